@@ -1,0 +1,67 @@
+"""Secateurs: gather with the few query embeddings that matter, score with all of them.
+
+Public names are imported when they are first used, so that `import secateurs` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .encoders import Encoder, load_encoder
+    from .errors import SecateursError
+    from .explain import Explanation
+    from .frequencies import Frequencies
+    from .index.index import Index
+    from .pruning import prune
+    from .records import Document, EncodedText, Hit, Ranking, SearchSettings, SearchStats, TokenKind
+
+_HOME = {
+    "Document": ".records",
+    "EncodedText": ".records",
+    "Encoder": ".encoders",
+    "Explanation": ".explain",
+    "Frequencies": ".frequencies",
+    "Hit": ".records",
+    "Index": ".index.index",
+    "Ranking": ".records",
+    "SearchSettings": ".records",
+    "SearchStats": ".records",
+    "SecateursError": ".errors",
+    "TokenKind": ".records",
+    "load_encoder": ".encoders",
+    "prune": ".pruning",
+}
+
+__all__ = [
+    "__version__",
+    "Document",
+    "EncodedText",
+    "Encoder",
+    "Explanation",
+    "Frequencies",
+    "Hit",
+    "Index",
+    "Ranking",
+    "SearchSettings",
+    "SearchStats",
+    "SecateursError",
+    "TokenKind",
+    "load_encoder",
+    "prune",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'secateurs' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m secateurs` is the command line."""
+
+from .cli import main
+
+main()

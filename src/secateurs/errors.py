@@ -1,0 +1,36 @@
+"""What can go wrong, said so that the reader knows what to do next."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+
+class SecateursError(Exception):
+    """A problem with the data, the index or the set-up. The message says what to do about it."""
+
+
+class UsageError(SecateursError, ValueError):
+    """An argument that makes no sense, such as p = 0."""
+
+
+class DamagedIndexError(SecateursError):
+    """A file of the index is missing, cut short or altered."""
+
+
+class EncoderMismatchError(SecateursError):
+    """The encoder given is not the one whose embeddings are in the index."""
+
+
+class MissingExtraError(SecateursError, ImportError):
+    """An optional dependency is not installed."""
+
+
+def require(module: str, extra: str) -> ModuleType:
+    """Import an optional dependency, or say which pip line installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
+            raise  # the package is here but one of its own imports fails: that message is the useful one
+        raise MissingExtraError(f'{module.split(".")[0]} is not installed: pip install "secateurs[{extra}]"') from error

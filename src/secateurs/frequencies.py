@@ -1,0 +1,72 @@
+"""How often each token occurs among the stored document embeddings.
+
+Counts cover what the index holds: after the document limit, after the punctuation skip. Token ids may be any int32,
+so the counts are kept sparse and nothing here knows a vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import UsageError
+
+_DOCUMENTS_PER_BLOCK = 65_536
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frequencies:
+    token_ids: NDArray[np.int32]  # (types,) ascending
+    collection: NDArray[np.int64]  # (types,) embeddings with that token
+    document: NDArray[np.int64]  # (types,) documents with at least one
+
+    @classmethod
+    def of(cls, token_ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Frequencies:
+        """Count documents laid end to end: document i is token_ids[offsets[i]:offsets[i + 1]]."""
+        total = cls.from_counts({})
+        for first in range(0, len(offsets) - 1, _DOCUMENTS_PER_BLOCK):  # bounded memory for any collection
+            bounds = offsets[first : first + _DOCUMENTS_PER_BLOCK + 1]
+            block = np.asarray(token_ids[bounds[0] : bounds[-1]], dtype=np.int64)
+            types, collection = np.unique(block, return_counts=True)
+            documents = np.repeat(np.arange(len(bounds) - 1, dtype=np.int64), np.diff(bounds))
+            # One number per (document, token) pair; a repeated pair is the same document again.
+            slots = documents * max(len(types), 1) + np.searchsorted(types, block)
+            document = np.bincount(np.unique(slots) % max(len(types), 1), minlength=len(types))
+            total = total + cls(types.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
+        return total
+
+    @classmethod
+    def from_counts(cls, collection: Mapping[int, int], document: Mapping[int, int] | None = None) -> Frequencies:
+        """From plain dictionaries; without document frequencies, collection frequencies stand in for them."""
+        ids = np.array(sorted(collection), dtype=np.int32)
+        counts = np.array([collection[int(i)] for i in ids], dtype=np.int64)
+        if (counts < 0).any():
+            raise UsageError("a frequency cannot be negative")
+        if document is None:
+            return cls(ids, counts, counts)
+        return cls(ids, counts, np.array([document.get(int(i), 0) for i in ids], dtype=np.int64))
+
+    def __add__(self, other: Frequencies) -> Frequencies:
+        ids = np.union1d(self.token_ids, other.token_ids).astype(np.int32)
+        return Frequencies(
+            ids,
+            self.collection_frequency(ids) + other.collection_frequency(ids),
+            self.document_frequency(ids) + other.document_frequency(ids),
+        )
+
+    def collection_frequency(self, token_ids: ArrayLike) -> NDArray[np.int64]:
+        """Per token: how many stored embeddings carry it; 0 for a token the collection does not have."""
+        return self._look_up(self.collection, token_ids)
+
+    def document_frequency(self, token_ids: ArrayLike) -> NDArray[np.int64]:
+        return self._look_up(self.document, token_ids)
+
+    def _look_up(self, counts: NDArray[np.int64], token_ids: ArrayLike) -> NDArray[np.int64]:
+        wanted = np.asarray(token_ids, dtype=np.int32)
+        if len(self.token_ids) == 0:
+            return np.zeros(wanted.shape, dtype=np.int64)
+        slots = np.minimum(np.searchsorted(self.token_ids, wanted), len(self.token_ids) - 1)
+        return np.where(self.token_ids[slots] == wanted, counts[slots], 0)

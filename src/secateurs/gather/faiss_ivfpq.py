@@ -1,0 +1,90 @@
+"""The paper's first stage: approximate nearest neighbours of each kept query embedding, with FAISS IVFPQ.
+
+    D_i(k') = documents that own one of the k' document embeddings nearest to query embedding i      (Eq. 2)
+    D(k')   = union of D_i(k') over the kept query embeddings                                        (Eq. 3 and 4)
+
+An inverted list stores an id per embedding anyway, and here that id is the document's number, so that FAISS itself
+does the mapping of Eq. 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SecateursError
+from ..records import SearchSettings
+
+FILE = "faiss.index"
+_TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that would starve the partitions
+_TRAINING_POINTS_PER_LIST = 64
+_SMALL = 10_000  # embeddings below which a flat scan beats partitions, and PQ has too little to learn from
+_BLOCK = 65_536
+
+
+def build(
+    folder: Path,
+    offsets: NDArray[np.int64],
+    decode: Callable[[NDArray[np.int64] | slice], NDArray[np.float32]],
+    dim: int,
+    on_progress: Callable[[int], None] = lambda embeddings: None,
+) -> None:
+    """Train on a seeded sample, add all embeddings a block at a time, write FILE.
+
+    `decode` gives the embeddings of some rows as float32; `on_progress` hears how many were added.
+    """
+    import faiss
+
+    total = int(offsets[-1])
+    index: Any = faiss.index_factory(dim, _recipe(total, dim), faiss.METRIC_L2)
+    if total >= _SMALL:
+        wanted = max(int(total * _TRAINING_SHARE), _TRAINING_POINTS_PER_LIST * index.nlist)
+        sample = np.sort(np.random.default_rng(0).choice(total, min(wanted, total), replace=False))
+        index.cp.niter = 10
+        index.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST * 4
+        index.train(decode(sample))
+    owners = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
+    for start in range(0, total, _BLOCK):
+        rows = slice(start, min(start + _BLOCK, total))
+        index.add_with_ids(decode(rows), owners[rows])
+        on_progress(rows.stop - start)
+    faiss.write_index(index, str(folder / FILE))
+
+
+def _recipe(total: int, dim: int) -> str:
+    if total < _SMALL:
+        return "IDMap,Flat"
+    lists = 2 ** int(np.log2(4 * np.sqrt(total)))  # 4,096 for 3 million embeddings
+    codes = max(m for m in range(1, 17) if dim % m == 0)  # bytes per embedding: 16 where the dimension allows
+    return f"IVF{lists},PQ{codes}x8" if codes >= 4 else f"IVF{lists},Flat"
+
+
+class FaissIVFPQ:
+    def __init__(self, segment: Path) -> None:
+        import faiss
+
+        path = segment / FILE
+        if not path.is_file():
+            raise SecateursError(
+                f'{segment.parent.parent} was built without gather="faiss": build it again with  --gather faiss'
+            )
+        self._index: Any = faiss.read_index(str(path))
+
+    def gather(self, embeddings: NDArray[np.float32], settings: SearchSettings) -> NDArray[np.int64]:
+        import faiss
+
+        if len(embeddings) == 0:
+            return np.empty(0, dtype=np.int64)
+        faiss.omp_set_num_threads(1)  # one query, one thread
+        parameters = None
+        if hasattr(self._index, "nprobe"):  # per call, not on the index: other threads may search with other settings
+            parameters = faiss.SearchParametersIVF()
+            parameters.nprobe = settings.nprobe
+        _, owners = self._index.search(embeddings, settings.k_prime, params=parameters)  # (kept, k')
+        found = np.unique(owners)
+        # FAISS fills up with -1 when it finds fewer than k'; as an index that would mean the last document.
+        return found[np.searchsorted(found, 0) :]

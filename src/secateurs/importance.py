@@ -1,0 +1,80 @@
+"""Which query embeddings matter most: orders of the query's positions, most important first.
+
+`icf` is the paper's: ascending collection frequency of the embedding's token (Tonellotto & Macdonald, 2021, Sec. 3).
+The rules for everything a frequency cannot rank live here and nowhere else. They go by the kind of token, never by
+its count, because some encoders store CLS and SEP in documents and so give them a frequency:
+
+    wordpieces  <  punctuation  <  CLS  <  markers and SEP  <  MASK
+
+What the paper leaves open, and what we chose (docs/importance.md has the measurements):
+- A wordpiece that the collection never uses has frequency 0 and comes first, as the formula says.
+- Punctuation is a wordpiece that documents do not store, so its frequency would always be 0 and put it first.
+- Ties go by position. A repeated token keeps both its places, and the pieces of one word are ranked one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import UsageError
+from .frequencies import Frequencies
+from .records import EncodedText, TokenKind
+
+Positions: TypeAlias = NDArray[np.int64]
+Order: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
+
+_RANK_OF_KIND = np.zeros(len(TokenKind), dtype=np.int64)
+_RANK_OF_KIND[TokenKind.WORD] = 0
+_RANK_OF_KIND[TokenKind.PUNCTUATION] = 1
+_RANK_OF_KIND[TokenKind.CLS] = 2
+_RANK_OF_KIND[TokenKind.MARKER] = 3
+_RANK_OF_KIND[TokenKind.SEP] = 3
+_RANK_OF_KIND[TokenKind.MASK] = 4
+
+
+def first(query: EncodedText, frequencies: Frequencies) -> Positions:
+    """Order of occurrence: CLS, marker, the query's wordpieces, SEP, MASKs. The paper's baseline."""
+    return np.arange(len(query), dtype=np.int64)
+
+
+def icf(query: EncodedText, frequencies: Frequencies) -> Positions:
+    """Rarest token first, by collection frequency."""
+    return _rarest_first(query, frequencies.collection_frequency(query.token_ids))
+
+
+def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
+    """Rarest token first, by document frequency."""
+    return _rarest_first(query, frequencies.document_frequency(query.token_ids))
+
+
+def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:
+    """A shuffle that is always the same for the same query: the control that any order must beat."""
+    entropy = [seed, *query.token_ids.astype(np.uint32).tolist()]
+    return np.random.default_rng(entropy).permutation(len(query)).astype(np.int64)
+
+
+def _rarest_first(query: EncodedText, frequency: NDArray[np.int64]) -> Positions:
+    rank = _RANK_OF_KIND[query.token_kinds]
+    position = np.arange(len(query), dtype=np.int64)
+    # A special token's frequency says nothing about the query, so it must not order specials among themselves.
+    frequency = np.where(query.token_kinds == TokenKind.WORD, frequency, 0)
+    return np.lexsort((position, frequency, rank)).astype(np.int64)
+
+
+ORDERS: dict[str, Order] = {"icf": icf, "idf": idf, "first": first, "random": random}
+
+
+def order_positions(order: str | Order, query: EncodedText, frequencies: Frequencies) -> Positions:
+    """All positions of the query, most important first. `order` is a name, or a function of your own."""
+    if callable(order):
+        positions = np.asarray(order(query, frequencies), dtype=np.int64)
+        if not np.array_equal(np.sort(positions), np.arange(len(query))):
+            raise UsageError("an order must return every position of the query exactly once")
+        return positions
+    if order not in ORDERS:
+        raise UsageError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
+    return ORDERS[order](query, frequencies)

@@ -1,0 +1,71 @@
+"""One immutable part of an index, opened for reading: arrays stay on disk until a search touches them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..frequencies import Frequencies
+from ..gather import Gatherer, open_gatherer
+from ..maxsim import score
+from .documents import Documents
+from .storage import CheckedRows, SegmentRecord, check_files
+from .stores import PreparedQuery, Store, make_store
+
+
+class Segment:
+    """Documents are known by their number in the segment, 0 to len - 1."""
+
+    def __init__(self, folder: Path, record: SegmentRecord, store: str) -> None:
+        check_files(folder, record, every_byte=False)
+        self.folder = folder
+        self.record = record
+        centre = self._array("centre.npy") if record.step is not None else None
+        self.store: Store = make_store(store, centre, record.step)
+        self.offsets: NDArray[np.int64] = self._array("offsets.npy")
+        self.documents = Documents(folder / "documents.sqlite")
+        self._gatherers: dict[str, Gatherer] = {}
+
+    def __len__(self) -> int:
+        return self.record.documents
+
+    @cached_property
+    def embeddings(self) -> CheckedRows:
+        return CheckedRows(self.folder / "embeddings.npy", self._array("blocks.npy"))
+
+    @cached_property
+    def token_ids(self) -> NDArray[np.int32]:
+        return self._array("token_ids.npy")
+
+    @cached_property
+    def token_kinds(self) -> NDArray[np.uint8]:
+        return self._array("token_kinds.npy")
+
+    @cached_property
+    def frequencies(self) -> Frequencies:
+        token_ids, collection, document = np.asarray(self._array("frequencies.npy"))
+        return Frequencies(token_ids.astype(np.int32), collection, document)
+
+    def gatherer(self, name: str) -> Gatherer:
+        if name not in self._gatherers:
+            self._gatherers[name] = open_gatherer(name, self.folder, self.offsets)
+        return self._gatherers[name]
+
+    def score(self, query: PreparedQuery, documents: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Eq. 1 for each of the documents, on the stored embeddings."""
+        starts, ends = self.offsets[documents], self.offsets[documents + 1]
+        self.embeddings.check(starts, ends)
+        return score(query, self.embeddings.rows, starts, ends)
+
+    def document_embeddings(self, document: int) -> NDArray[np.float32]:
+        start, end = self.offsets[document : document + 2]
+        self.embeddings.check(np.array([start]), np.array([end]))
+        return self.store.decode(self.embeddings.rows[start:end])
+
+    def _array(self, name: str) -> NDArray[Any]:
+        array: NDArray[Any] = np.load(self.folder / name, mmap_mode="r")
+        return array

@@ -1,0 +1,182 @@
+"""An index on disk, format version 1.
+
+    demo.sec/
+      manifest.json             what is in the index; written last, so a folder without it is not an index
+      segments/0001/            never changed once the manifest names it
+        embeddings.npy          (embeddings, dim) int8 or float16, document after document
+        blocks.npy              (blocks,) uint32: CRC-32 of every BLOCK_ROWS rows of embeddings.npy
+        offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
+        token_ids.npy           (embeddings,) int32
+        token_kinds.npy         (embeddings,) uint8, see records.TokenKind
+        frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
+        centre.npy              (dim,) float32, store int8 only
+        documents.sqlite        docno, text, metadata
+        faiss.index             gather="faiss" only
+
+manifest.json holds the format version, the encoder's name and fingerprint, counts, and per file its size and CRC-32;
+its last field is a checksum of itself. Opening checks the manifest, every size and every small file; embeddings are
+checked block by block, the first time a block is read, so opening does not read the whole collection.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DamagedIndexError, SecateursError
+
+FORMAT = "secateurs-index"
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+BLOCK_ROWS = 1024
+_CHUNK = 1 << 20
+_REMEDY = "restore it from a copy, or index again"
+CHECKED_BY_BLOCK = frozenset({"embeddings.npy"})
+
+
+@dataclass(frozen=True)
+class SegmentRecord:
+    """One segment as the manifest knows it."""
+
+    name: str
+    documents: int
+    embeddings: int
+    cut_documents: int  # documents longer than the encoder takes
+    step: float | None  # store int8: width of one integer step
+    files: Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    dim: int
+    store: str
+    encoder: Mapping[str, Any]
+    segments: tuple[SegmentRecord, ...]
+    written_by: str
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """All or nothing: a new file, synced, then renamed over the old one."""
+        fields = asdict(self)
+        fields["checksum"] = _checksum(fields)
+        new = folder / f"{MANIFEST}.new"
+        with new.open("w", encoding="utf-8") as file:
+            json.dump(fields, file, indent=2, ensure_ascii=False)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(folder / MANIFEST)
+        sync_folder(folder)
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        path = folder / MANIFEST
+        if not folder.is_dir():
+            raise SecateursError(f"there is no index at {folder}: make one with  secateurs index CORPUS {folder}")
+        if not path.is_file():
+            raise SecateursError(f"{folder} is not an index: it has no {MANIFEST}")
+        try:
+            fields = json.loads(path.read_bytes())
+            if fields["format"] != FORMAT:
+                raise ValueError(f"format is {fields['format']!r}")
+            version = int(fields["format_version"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise DamagedIndexError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+        if version > FORMAT_VERSION:
+            raise SecateursError(
+                f"{folder} has index format {version}; this secateurs reads up to {FORMAT_VERSION}: "
+                "pip install --upgrade secateurs"
+            )
+        if fields.pop("checksum", None) != _checksum(fields):
+            raise DamagedIndexError(f"{path} was altered (checksum differs): {_REMEDY}")
+        fields["segments"] = tuple(SegmentRecord(**segment) for segment in fields["segments"])
+        return cls(**fields)
+
+
+def segment_folder(folder: Path, name: str) -> Path:
+    return folder / "segments" / name
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, int]]:
+    """Size and CRC-32 of every file of a finished segment, which are synced to disk on the way."""
+    described = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+        described[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
+    sync_folder(folder)
+    return described
+
+
+def check_files(folder: Path, record: SegmentRecord, every_byte: bool) -> None:
+    """Raise if a file of the segment is missing, cut short, or (small files, or all with `every_byte`) altered."""
+    for name, expected in record.files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamagedIndexError(f"{path} is missing: {_REMEDY}")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise DamagedIndexError(f"{path} has {size} bytes instead of {expected['bytes']}: {_REMEDY}")
+        if (every_byte or name not in CHECKED_BY_BLOCK) and _crc32(path) != expected["crc32"]:
+            raise DamagedIndexError(f"{path} was altered (checksum differs): {_REMEDY}")
+
+
+def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
+    starts = range(0, len(rows), BLOCK_ROWS)
+    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].tobytes()) for start in starts], dtype=np.uint32)
+
+
+class CheckedRows:
+    """Embeddings on disk whose blocks are checked the first time they are about to be read."""
+
+    def __init__(self, path: Path, checksums: NDArray[np.uint32]) -> None:
+        self.rows: NDArray[Any] = np.load(path, mmap_mode="r")
+        self._path = path
+        self._checksums = checksums
+        self._unchecked = np.ones(len(checksums), dtype=bool)
+
+    def check(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
+        if not self._unchecked.any():
+            return
+        wanted = np.zeros(len(self._checksums) + 1, dtype=np.int64)  # +1 where a run begins, -1 behind its end
+        np.add.at(wanted, starts[starts < ends] // BLOCK_ROWS, 1)
+        np.add.at(wanted, (ends[starts < ends] - 1) // BLOCK_ROWS + 1, -1)
+        for block in np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & self._unchecked):
+            rows = self.rows[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
+            if zlib.crc32(rows.tobytes()) != self._checksums[block]:
+                raise DamagedIndexError(f"{self._path} was altered (rows from {block * BLOCK_ROWS}): {_REMEDY}")
+            self._unchecked[block] = False
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in the folder survive a power cut, where the system can."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,20 @@
+"""Query embedding pruning: gather with the p most important query embeddings (Eq. 4), score with all of them.
+
+This works without an index. Given a query's token ids and kinds, and how often tokens occur in the collection, it
+says which positions to search with, whatever engine then does the searching.
+"""
+
+from __future__ import annotations
+
+from .frequencies import Frequencies
+from .importance import Order, Positions, order_positions
+from .records import EncodedText, check_p
+
+
+def prune(query: EncodedText, frequencies: Frequencies, p: int | None = 3, order: str | Order = "icf") -> Positions:
+    """The positions to gather with, most important first. `p=None`, or p beyond the query's length, keeps all.
+
+    The query itself is left whole: its embeddings are needed again for scoring.
+    """
+    check_p(p)
+    return order_positions(order, query, frequencies)[:p]

@@ -1,0 +1,149 @@
+"""The nouns every step shares, in the order in which a query meets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from .importance import Order
+
+
+class TokenKind(IntEnum):
+    """What a position holds. Steps after the encoder look at kinds, never at a vocabulary's ids."""
+
+    WORD = 0  # a wordpiece of the text
+    PUNCTUATION = 1  # a wordpiece that documents do not store
+    CLS = 2
+    MARKER = 3  # "this is a query", "this is a document"
+    SEP = 4
+    MASK = 5  # query expansion
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedText:
+    """A query or a document after the encoder: one row per position.
+
+    `cut` counts the wordpieces that the encoder's length limit left out.
+    """
+
+    embeddings: NDArray[np.float32]  # (positions, dim)
+    token_ids: NDArray[np.int32]  # (positions,)
+    token_kinds: NDArray[np.uint8]  # (positions,) of TokenKind
+    cut: int = 0
+
+    def __post_init__(self) -> None:
+        # Arrays may come straight from a user, so the shapes are checked here, once for every path.
+        embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
+        if embeddings.ndim != 2:
+            raise UsageError(f"embeddings must be a (positions, dim) matrix, not of shape {embeddings.shape}")
+        if not np.isfinite(embeddings).all():
+            raise UsageError("embeddings contain NaN or infinity")
+        token_ids = np.ascontiguousarray(self.token_ids, dtype=np.int32)
+        token_kinds = np.ascontiguousarray(self.token_kinds, dtype=np.uint8)
+        for name, array in (("token_ids", token_ids), ("token_kinds", token_kinds)):
+            if array.shape != (len(embeddings),):
+                raise UsageError(
+                    f"{name} must have one entry per embedding: {len(embeddings)} embeddings, shape {array.shape}"
+                )
+        if token_kinds.size and token_kinds.max() > max(TokenKind):
+            raise UsageError(f"token_kinds must be values of TokenKind (0 to {max(TokenKind)})")
+        object.__setattr__(self, "embeddings", embeddings)
+        object.__setattr__(self, "token_ids", token_ids)
+        object.__setattr__(self, "token_kinds", token_kinds)
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One thing to index: the user's own stable name, its text, and any JSON object about it.
+
+    With `encoded` the document brings its embeddings along and no encoder runs.
+    """
+
+    docno: str
+    text: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    encoded: EncodedText | None = None
+
+
+@dataclass(frozen=True)  # no slots: the defaults below are read off the class
+class SearchSettings:
+    """How to search. The same words, with the same defaults, on every surface."""
+
+    k: int = 10  # hits wanted
+    p: int | None = None  # query embeddings to gather with; None: all of them
+    order: str | Order = "icf"  # which query embeddings matter most: see importance.ORDERS
+    gather: str = "faiss"  # how candidates are found: see gather.GATHERERS
+    k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
+    nprobe: int = 10  # faiss: partitions looked into
+
+    def __post_init__(self) -> None:
+        check_p(self.p)
+        for name in ("k", "k_prime", "nprobe"):
+            _check_whole_number(name, getattr(self, name))
+
+
+def check_p(p: int | None) -> None:
+    if p is not None:
+        _check_whole_number("p", p, ", or None to prune nothing")
+
+
+def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise UsageError(f"{name} must be a whole number of at least 1{otherwise}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStats:
+    """What one search did, stage by stage."""
+
+    query_embeddings: int  # positions in the encoded query; scoring used all of them
+    embeddings_kept: int  # positions that gathering used
+    documents_gathered: int
+    documents_scored: int
+    documents_in_index: int
+    milliseconds: Mapping[str, float]  # encode, prune, gather, score, fetch
+
+    @property
+    def total_milliseconds(self) -> float:
+        return sum(self.milliseconds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    docno: str
+    score: float
+    text: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking(Sequence[Hit]):
+    """Hits from best to worst, the positions that gathered them, and the statistics of the search."""
+
+    hits: tuple[Hit, ...]
+    kept: tuple[int, ...]  # query positions used for gathering, most important first
+    stats: SearchStats
+
+    @overload
+    def __getitem__(self, index: int) -> Hit: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Hit, ...]: ...
+    def __getitem__(self, index: int | slice) -> Hit | tuple[Hit, ...]:
+        return self.hits[index]
+
+    def __len__(self) -> int:
+        return len(self.hits)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return iter(self.hits)

@@ -1,0 +1,88 @@
+"""The whole pipeline on one screen:
+
+query -> encoder -> importance order -> keep p -> gather candidates -> exact MaxSim with all -> ranking
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .pruning import prune
+from .records import EncodedText, Hit, Ranking, SearchSettings, SearchStats
+
+if TYPE_CHECKING:
+    from .index.index import Index
+
+
+def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> Ranking:
+    watch = _Stopwatch()
+    encoded = index.encode_query(query)
+    watch.lap("encode")
+    kept = prune(encoded, index.frequencies, settings.p, settings.order)
+    watch.lap("prune")
+    gathered = [
+        segment.gatherer(settings.gather).gather(encoded.embeddings[kept], settings) for segment in index.segments
+    ]
+    watch.lap("gather")
+    scores = [
+        segment.score(segment.store.prepare(encoded.embeddings), documents)
+        for segment, documents in zip(index.segments, gathered, strict=True)
+    ]
+    watch.lap("score")
+    hits = _best(index, gathered, scores, settings.k)
+    watch.lap("fetch")
+    found = sum(map(len, gathered))
+    return Ranking(
+        hits=tuple(hits),
+        kept=tuple(kept.tolist()),
+        stats=SearchStats(
+            query_embeddings=len(encoded),
+            embeddings_kept=len(kept),
+            documents_gathered=found,
+            documents_scored=found,
+            documents_in_index=len(index),
+            milliseconds=watch.laps,
+        ),
+    )
+
+
+def _best(
+    index: Index, gathered: Sequence[NDArray[np.int64]], scores: Sequence[NDArray[np.float64]], k: int
+) -> list[Hit]:
+    """The k best over all segments; equal scores go by docno, so that a ranking never depends on luck."""
+    everything = np.concatenate([np.empty(0), *scores])
+    if len(everything) > k:
+        # Keep every document that ties with the k-th, and let the docnos decide.
+        threshold = np.partition(everything, len(everything) - k)[len(everything) - k]
+        chosen = [np.flatnonzero(score >= threshold) for score in scores]
+    else:
+        chosen = [np.arange(len(score)) for score in scores]
+    contenders = []
+    for segment, documents, score, some in zip(index.segments, gathered, scores, chosen, strict=True):
+        numbers = documents[some].tolist()
+        docnos = segment.documents.docnos(numbers)
+        negated = (-score[some]).tolist()
+        contenders += [(s, docno, n, segment) for s, docno, n in zip(negated, docnos, numbers, strict=True)]
+    contenders.sort(key=lambda contender: contender[:2])
+    hits = []
+    for minus, _, number, segment in contenders[:k]:
+        document = segment.documents.get([number])[0]
+        hits.append(Hit(document.docno, -minus, document.text, document.metadata))
+    return hits
+
+
+class _Stopwatch:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._last = clock()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        now = self._clock()
+        self.laps[stage] = (now - self._last) * 1000
+        self._last = now
