@@ -169,56 +169,55 @@ def pad(rows: Sequence[np.ndarray]) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(batch), torch.from_numpy(there)
 
 
-def train(
-    questions: States,
-    passages: States,
-    lists: np.ndarray,
-    teacher: np.ndarray,
-    dim: int,
-    epochs: int,
-    in_batch: float,
-    rate: float,
-    seed: int = 0,
-) -> np.ndarray:
-    """`lists` (questions, 8) rows of `passages`; `teacher` (questions, 8) logits."""
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    layer = torch.nn.Parameter(torch.from_numpy(svd_layer(passages, dim).copy()))
-    scale = torch.nn.Parameter(torch.tensor(0.0))  # log of the student's temperature: its scores span far less
-    batch_size = 16
-    steps = epochs * (len(lists) // batch_size)
-    optimiser = torch.optim.Adam([{"params": [layer], "lr": rate}, {"params": [scale], "lr": 0.01}])
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [rate, 0.01], total_steps=steps, pct_start=0.1)
-    done = 0
-    for epoch in range(epochs):
+@dataclass(frozen=True)
+class Recipe:
+    """How to train. The defaults made the layer that ships."""
+
+    dim: int = 96
+    epochs: int = 4
+    batch: int = 32
+    rate: float = 5e-4
+    temperature: float = 3.0  # softens the teacher, whose logits differ by ten between answer and non-answer
+    contrast: float = 0.5  # weight of telling the own answer from the other questions' answers
+
+
+def train(questions: States, passages: States, lists: np.ndarray, teacher: np.ndarray, recipe: Recipe) -> np.ndarray:
+    """`lists` (questions, 8) rows of `passages`, the answer first; `teacher` (questions, 8) logits."""
+    rng = np.random.default_rng(0)
+    layer = torch.nn.Parameter(torch.from_numpy(svd_layer(passages, recipe.dim).copy()))
+    scale = torch.nn.Parameter(torch.tensor(0.0))  # log of the student's inverse temperature: its scores span less
+    steps = recipe.epochs * (len(lists) // recipe.batch)
+    optimiser = torch.optim.Adam([{"params": [layer], "lr": recipe.rate}, {"params": [scale], "lr": 0.02}])
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, [recipe.rate, 0.02], total_steps=steps, pct_start=0.1)
+    for epoch in range(recipe.epochs):
         losses = []
         order = rng.permutation(len(lists))
-        for start in range(0, len(order) - batch_size + 1, batch_size):
-            chosen = order[start : start + batch_size]
-            q, q_there = pad([questions[i] for i in chosen])
-            d, d_there = pad([passages[j] for j in lists[chosen].ravel()])
-            q, d = embed(q, layer), embed(d, layer)
-            # every question of the batch against every passage of the batch: (B, tokens, B * 8, tokens)
-            similarity = torch.einsum("qid,pjd->qpij", q, d).masked_fill(~d_there[None, :, None, :], -2.0)
-            scores = (similarity.amax(-1) * q_there[:, None, :]).sum(-1) * scale.exp()  # (B, B * 8)
-            own = scores.view(batch_size, batch_size, -1)[torch.arange(batch_size), torch.arange(batch_size)]
-            target = torch.softmax(torch.from_numpy(teacher[chosen]), dim=-1)
-            distillation = torch.nn.functional.kl_div(own.log_softmax(-1), target, reduction="batchmean")
-            # the passages of the other questions, with the whole of the own list as the positive side
-            contrast = (scores.logsumexp(-1) - own.logsumexp(-1)).mean()
-            loss = distillation + in_batch * contrast
+        for start in range(0, len(order) - recipe.batch + 1, recipe.batch):
+            chosen = order[start : start + recipe.batch]
+            q, q_there = pad([questions[i] for i in chosen])  # (B, positions, WIDTH)
+            d, d_there = pad([passages[j] for j in lists[chosen].ravel()])  # (B * 8, tokens, WIDTH)
+            q, d = embed(q, layer) * q_there[..., None], embed(d, layer)
+            blank = torch.where(d_there, 0.0, -4.0)  # keeps padding from ever being the maximum
+            d, blank = (x.view(recipe.batch, PASSAGES_PER_QUESTION, *x.shape[1:]) for x in (d, blank))
+            own = torch.stack(
+                [(q @ d[:, i].mT + blank[:, i, None]).amax(-1).sum(-1) for i in range(PASSAGES_PER_QUESTION)], dim=-1
+            )  # (B, 8)
+            answers = torch.stack(
+                [(q @ d[i, 0].T + blank[i, 0]).amax(-1).sum(-1) for i in range(recipe.batch)], dim=-1
+            )  # (B, B): every question with every question's answer
+            target = torch.softmax(torch.from_numpy(teacher[chosen]) / recipe.temperature, dim=-1)
+            distillation = torch.nn.functional.kl_div(
+                (own * scale.exp()).log_softmax(-1), target, reduction="batchmean"
+            )
+            contrast = torch.nn.functional.cross_entropy(answers * scale.exp(), torch.arange(recipe.batch))
+            loss = distillation + recipe.contrast * contrast
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             schedule.step()
-            losses.append((float(distillation.detach()), float(contrast.detach())))
-            done += 1
-        kl, contrast_mean = np.mean(losses, axis=0)
-        print(
-            f"dim {dim} epoch {epoch + 1}: distillation {kl:.4f}, in-batch {contrast_mean:.4f}, "
-            f"scale {float(scale.exp()):.2f}",
-            flush=True,
-        )
+            losses.append((distillation.item(), contrast.item()))
+        kl, ce = np.mean(losses, axis=0)
+        print(f"epoch {epoch + 1}: distillation {kl:.4f}, contrast {ce:.4f}, scale {scale.exp().item():.2f}")
     return layer.detach().numpy().astype(np.float32)
 
 
@@ -234,11 +233,12 @@ def maxsim_run(questions: States, passages: States, layer: np.ndarray, masks: bo
     starts = np.flatnonzero(np.diff(owner, prepend=-1))
     q = q[torch.from_numpy(used)]
     columns = []
-    for first in range(0, len(passages.offsets) - 1, 256):
-        last = min(first + 256, len(passages.offsets) - 1)
+    for first in range(0, len(passages.offsets) - 1, 64):
+        last = min(first + 64, len(passages.offsets) - 1)
         a, b = passages.offsets[first], passages.offsets[last]
         d = embed(torch.from_numpy(np.asarray(passages.rows[a:b], dtype=np.float32)), matrix)
-        best = np.maximum.reduceat((d @ q.T).numpy(), passages.offsets[first:last] - a, axis=0)  # (256, positions)
+        lengths = torch.from_numpy(np.diff(passages.offsets[first : last + 1]))
+        best = torch.segment_reduce(d @ q.T, "max", lengths=lengths, axis=0).numpy()  # (64, positions)
         columns.append(np.add.reduceat(best, starts, axis=1))
     return np.concatenate(columns).T
 
@@ -262,9 +262,6 @@ def main() -> None:
     arguments.add_argument("--collections", type=Path, required=True)
     arguments.add_argument("--cache", type=Path, required=True)
     arguments.add_argument("--dims", type=int, nargs="+", default=[96])
-    arguments.add_argument("--epochs", type=int, default=4)
-    arguments.add_argument("--in-batch", type=float, default=0.5, help="weight of the in-batch contrast")
-    arguments.add_argument("--rate", type=float, default=1e-3)
     arguments.add_argument("--slow", action="store_true", help="report on debian-descriptions too")
     arguments.add_argument("--states-only", action="store_true", help="stop once everything is cached")
     options = arguments.parse_args()
@@ -312,9 +309,7 @@ def main() -> None:
     for dim in options.dims:
         layers = {
             "svd": svd_layer(passages, dim),
-            "trained": train(
-                questions, passages, lists_array, teacher, dim, options.epochs, options.in_batch, options.rate
-            ),
+            "trained": train(questions, passages, lists_array, teacher, Recipe(dim=dim)),
         }
         np.save(options.cache / f"projection-{dim}.npy", layers["trained"])
         for layer_name, layer in layers.items():

@@ -1,0 +1,57 @@
+"""Test collections for the benchmarks: folders with a corpus, queries and judgements.
+
+Layout of a collection folder: corpus.jsonl.gz ({"docno", "text"} a line), queries[.split].tsv (qid, tab, text),
+qrels[.split] (TREC format).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+import ir_measures
+
+from secateurs import EncodedText, Index
+
+
+@dataclass(frozen=True)
+class Collection:
+    index: Index
+    queries: dict[str, EncodedText]  # encoded once
+    qrels: list[ir_measures.Qrel]
+
+    @property
+    def graded(self) -> bool:
+        return max(qrel.relevance for qrel in self.qrels) > 1
+
+
+def read_queries(folder: Path, most: int | None = None) -> tuple[dict[str, str], list[ir_measures.Qrel]]:
+    """The queries that have a relevant document, at most so many (a seeded sample), and their judgements."""
+    queries_file = min(folder.glob("queries*.tsv"), key=lambda path: len(path.name))
+    qrels_file = folder / queries_file.name.replace("queries", "qrels").removesuffix(".tsv")
+    texts = dict(line.split("\t", 1) for line in queries_file.read_text("utf-8").splitlines())
+    qrels = [qrel for qrel in ir_measures.read_trec_qrels(str(qrels_file)) if qrel.query_id in texts]
+    qids = sorted({qrel.query_id for qrel in qrels if qrel.relevance > 0})
+    if most is not None and len(qids) > most:
+        qids = random.Random(0).sample(qids, most)
+    chosen = set(qids)
+    return {qid: texts[qid] for qid in qids}, [qrel for qrel in qrels if qrel.query_id in chosen]
+
+
+def open_collection(folder: Path, cache: Path, most_queries: int | None = None) -> Collection:
+    """Index the collection, or reuse the index of an earlier run; encode its queries."""
+    path = cache / f"{folder.name}.sec"
+    index = Index(path) if path.exists() else Index.build(path, folder / "corpus.jsonl.gz")
+    texts, qrels = read_queries(folder, most_queries)
+    return Collection(index, {qid: index.encode_query(text) for qid, text in texts.items()}, qrels)
+
+
+def measure(
+    qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]], names: list[str]
+) -> dict[str, float]:
+    """Mean of each measure over the queries. `run` maps a qid to (docno, score) pairs."""
+    scored = [ir_measures.ScoredDoc(qid, docno, score) for qid, hits in run.items() for docno, score in hits]
+    measures = [ir_measures.parse_measure(name) for name in names]
+    values = ir_measures.calc_aggregate(measures, qrels, scored)
+    return {name: values[measure] for name, measure in zip(names, measures, strict=True)}

@@ -1,0 +1,63 @@
+"""The paper's comparison on one collection: First against ICF as p grows, gathered by FAISS.
+
+    python benchmarks/paper_table.py --collection DIR --cache DIR
+
+Prints a Markdown table: documents re-ranked, effectiveness, and the mean time of gathering and scoring as a ratio to
+that of the unpruned run. Every query runs with every setting before the next query, so that noise hits all alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from judged import measure, open_collection
+from rich.progress import track
+
+PS = (1, 2, 3, 4, 6, 8, 12, 16, None)
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--collection", type=Path, required=True)
+    arguments.add_argument("--cache", type=Path, required=True)
+    arguments.add_argument("--k", type=int, default=1000, help="depth of the ranking that is measured")
+    arguments.add_argument("--most-queries", type=int)
+    options = arguments.parse_args()
+    collection = open_collection(options.collection, options.cache, options.most_queries)
+    settings = [("exhaustive", "icf", None)] + [("faiss", order, p) for order in ("first", "icf") for p in PS]
+    runs: dict[object, dict[str, list[tuple[str, float]]]] = defaultdict(dict)
+    scored, spent = defaultdict(list), defaultdict(list)
+    for qid, query in track(collection.queries.items(), description="searching"):
+        for setting in settings:
+            gather, order, p = setting
+            ranking = collection.index.search(query, k=options.k, p=p, order=order, gather=gather)
+            runs[setting][qid] = [(hit.docno, hit.score) for hit in ranking]
+            scored[setting].append(ranking.stats.documents_scored)
+            milliseconds = ranking.stats.milliseconds
+            spent[setting].append(sum(milliseconds[stage] for stage in ("prune", "gather", "score")))
+    relevant = "(rel=2)" if collection.graded else ""
+    names = ["nDCG@10", f"AP{relevant}", f"RR{relevant}@10"]
+    unpruned = np.mean(spent["faiss", "icf", None])
+    print(f"{len(collection.queries)} queries over {len(collection.index):,} documents, k' = 1000, nprobe = 10\n")
+    print(f"| gather | order | p | documents re-ranked | {' | '.join(names)} | speed-up |")
+    print("|---|---|---|---|---|---|---|---|")
+    for setting in settings:
+        gather, order, p = setting
+        values = measure(collection.qrels, runs[setting], names)
+        cells = [
+            gather,
+            "" if p is None else {"first": "First", "icf": "ICF"}[order],
+            "all" if p is None else str(p),
+            f"{np.mean(scored[setting]):,.0f}",
+            *(f"{value:.4f}" for value in values.values()),
+            f"{unpruned / np.mean(spent[setting]):.2f}",
+        ]
+        if not (p is None and order == "first"):
+            print(f"| {' | '.join(cells)} |")
+
+
+if __name__ == "__main__":
+    main()

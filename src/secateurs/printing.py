@@ -1,0 +1,131 @@
+"""What the command line shows a person: tables of rankings, explanations and the demo's comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from .records import Ranking
+
+if TYPE_CHECKING:
+    from .explain import Explanation
+    from .index.index import Index
+
+
+def ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
+    return {
+        "qid": qid,
+        "query": text,
+        "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
+        "kept": ranking.kept,
+        "stats": asdict(ranking.stats),
+    }
+
+
+def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -> None:
+    console = Console()
+    table = Table(title=Text(f"{qid}  {text}" if qid else text), title_justify="left", box=None, pad_edge=False)
+    table.add_column("", justify="right", style="dim")
+    table.add_column("score", justify="right")
+    table.add_column("docno", overflow="fold", style="bold")
+    table.add_column("text", no_wrap=True, overflow="ellipsis")
+    for rank, hit in enumerate(ranking, start=1):
+        table.add_row(str(rank), f"{hit.score:.3f}", Text(hit.docno), Text(" ".join(hit.text.split())[:300]))
+    console.print(table)
+    if not ranking:
+        console.print("nothing found", style="dim")
+    stats = ranking.stats
+    console.print(
+        Text(
+            f"gathered with {stats.embeddings_kept} of {stats.query_embeddings} embeddings"
+            f"{_kept(text, ranking, opened)}, "
+            f"scored {stats.documents_scored:,} of {stats.documents_in_index:,} documents, "
+            f"{stats.total_milliseconds:.1f} ms\n",
+            style="dim",
+        )
+    )
+
+
+def _kept(text: str, ranking: Ranking, opened: Index) -> str:
+    """The kept wordpieces, if they were chosen."""
+    if len(ranking.kept) == ranking.stats.query_embeddings:
+        return ""
+    ids = opened.encode_query(text).token_ids[list(ranking.kept)].tolist()
+    return " (" + ", ".join(opened.token_text(token_id) for token_id in ids) + ")"
+
+
+def print_explanation(explanation: Explanation, order: str) -> None:
+    console = Console()
+    kept = sum(token.kept for token in explanation.tokens)
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "token", "kind", "frequency", "gathers it", "best match", "similarity"):
+        table.add_column(name, justify="right" if name in ("", "frequency", "similarity") else "left")
+    for token in explanation.tokens:
+        gathers = ("yes" if token.gathers else "no") if token.kept else "pruned"
+        table.add_row(
+            str(token.importance),
+            Text(token.token),
+            token.kind,
+            f"{token.collection_frequency:,}",
+            gathers,
+            Text(token.match),
+            f"{token.similarity:.3f}",
+            style="" if token.kept else "dim",
+        )
+    console.print(table)
+    where = (
+        f"rank {explanation.rank:,} of {explanation.documents_scored:,} documents scored"
+        if explanation.gathered
+        else f"not gathered: none of the {kept} most important embeddings by {order} finds it"
+    )
+    console.print(Text(f"{explanation.docno}: score {explanation.score:.3f}, {where}"))
+
+
+def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: Index) -> None:
+    table = Table(title=Text(question, style="bold"), title_justify="left", box=None, pad_edge=False, width=100)
+    table.add_column("", justify="right", style="dim", width=2)
+    for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(question, pruned, opened)}", pruned)):
+        stats = ranking.stats
+        heading = f"{name}\n{stats.documents_scored:,} documents scored, {_search_ms(ranking):.1f} ms"
+        table.add_column(Text(heading), no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column("", justify="right", style="dim", width=7)
+    for rank in range(max(len(full), len(pruned))):
+        cells = [str(rank + 1)]
+        for ranking in (full, pruned):
+            hit = ranking[rank] if rank < len(ranking) else None
+            cells += [hit.docno, f"{hit.score:.3f}"] if hit else ["", ""]
+        table.add_row(*cells)
+    Console().print(table, "")
+
+
+def _search_ms(ranking: Ranking) -> float:
+    """Everything but the encoder, which does the same work pruned or not."""
+    return ranking.stats.total_milliseconds - ranking.stats.milliseconds["encode"]
+
+
+def print_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
+    scored = [sum(pair[side].stats.documents_scored for pair in pairs) for side in (0, 1)]
+    spent = [sum(_search_ms(pair[side]) for pair in pairs) for side in (0, 1)]
+    same = sum(len({h.docno for h in full} & {h.docno for h in pruned}) / max(len(full), 1) for full, pruned in pairs)
+    encode = sum(ranking.stats.milliseconds["encode"] for pair in pairs for ranking in pair) / (2 * len(pairs))
+    print(
+        f"Over {len(pairs)} questions, pruned search scored {1 - scored[1] / max(scored[0], 1):.0%} fewer documents, "
+        f"was {spent[0] / max(spent[1], 1e-9):.1f} times as fast,\n"
+        f"and found {same / len(pairs):.0%} of the same five best. Encoding a question took {encode:.0f} ms more."
+    )
+
+
+def readable_size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+def size_of(facts: Mapping[str, Any]) -> str:
+    """Of what Index.info() tells, the three numbers people ask for first."""
+    return (
+        f"{facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {readable_size(facts['bytes'])} on disk"
+    )

@@ -1,0 +1,66 @@
+"""A small real collection, encoded once: documentation strings of the standard library that runs the tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secateurs import Document, EncodedText, Index
+from secateurs.demo import standard_library
+from secateurs.encoders.onnx import OnnxEncoder
+
+QUERIES = (
+    "how do I read a zip archive",
+    "wait for a thread to finish",
+    "parse command line arguments",
+    "difference between two dates",
+    "send an email message",
+    "most common elements of a list",
+    "open a web page in a browser",
+    "convert a string to bytes",
+    "what does a lock do?",
+    "remove a directory tree",
+)
+
+
+@pytest.fixture(scope="session")
+def encoder() -> OnnxEncoder:
+    return OnnxEncoder.load()
+
+
+@pytest.fixture(scope="session")
+def passages() -> list[dict[str, str]]:
+    return standard_library()[::12]
+
+
+@pytest.fixture(scope="session")
+def encoded_passages(encoder: OnnxEncoder, passages: list[dict[str, str]]) -> list[Document]:
+    """The same passages with their float32 embeddings."""
+    encoded = encoder.encode_documents(passage["text"] for passage in passages)
+    return [Document(p["docno"], p["text"], {"kind": p["kind"]}, e) for p, e in zip(passages, encoded, strict=True)]
+
+
+@pytest.fixture(scope="session")
+def encoded_queries(encoder: OnnxEncoder) -> list[EncodedText]:
+    return [encoder.encode_query(query) for query in QUERIES]
+
+
+@pytest.fixture(scope="session")
+def index_path(tmp_path_factory: pytest.TempPathFactory, passages: list[dict[str, str]], encoder: OnnxEncoder) -> Path:
+    path = tmp_path_factory.mktemp("index") / "library.sec"
+    Index.build(path, passages, encoder=encoder)
+    return path
+
+
+@pytest.fixture
+def index(index_path: Path, encoder: OnnxEncoder) -> Index:
+    return Index(index_path, encoder)
+
+
+def random_text(rng: np.random.Generator, tokens: int, dim: int = 16, types: int = 30) -> EncodedText:
+    """Unit vectors, token ids 0 to types - 1, all of them words."""
+    embeddings = rng.normal(size=(tokens, dim)).astype(np.float32)
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    return EncodedText(embeddings, rng.integers(0, types, tokens), np.zeros(tokens))

@@ -1,0 +1,148 @@
+"""The command line as a user meets it: in a process of its own, with its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secateurs import Index
+
+CORPUS = (
+    '{"docno": "fish", "text": "Goldfish grow as large as their pond lets them.", "year": 2020}\n'
+    '{"docno": "cats", "text": "Cats sleep for most of the day."}\n'
+    '{"docno": "bees", "text": "Bees dance to tell each other where flowers are."}\n'
+)
+
+
+def run(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "secateurs", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        input=stdin,
+        cwd=cwd,
+        timeout=300,
+        env=os.environ | {"COLUMNS": "120", "HF_HUB_OFFLINE": "1"},
+    )
+
+
+@pytest.fixture(scope="module")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("animals")
+    (folder / "corpus.jsonl").write_text(CORPUS)
+    done = run("index", folder / "corpus.jsonl", folder / "animals.sec")
+    assert done.returncode == 0, done.stderr
+    assert "3 documents" in done.stdout
+    return folder / "animals.sec"
+
+
+def test_search_prints_a_table_with_what_was_done(animals: Path) -> None:
+    done = run("search", animals, "do goldfish grow", "-k", "2", "-p", "3")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert "fish" in lines[2]
+    assert "gathered with 3 of 32 embeddings" in done.stdout
+    assert "scored 3 of 3 documents" in done.stdout
+
+
+def test_search_prints_json_that_equals_the_library(animals: Path) -> None:
+    done = json.loads(run("search", animals, "do goldfish grow", "-p", "2", "--json").stdout)
+    ranking = Index(animals).search("do goldfish grow", p=2)
+    assert [(h["docno"], h["score"]) for h in done["hits"]] == [(h.docno, h.score) for h in ranking]
+    assert done["hits"][0]["metadata"] == {"year": 2020}
+    assert done["stats"]["embeddings_kept"] == 2
+
+
+@pytest.mark.parametrize("source", ["file", "-"])
+def test_search_prints_a_trec_run_for_a_file_of_queries(animals: Path, source: str, tmp_path: Path) -> None:
+    queries = "q1\tdo goldfish grow\nq2\twhere do bees find flowers\n"
+    (tmp_path / "q.tsv").write_text(queries)
+    done = run(
+        "search", animals, "--queries", "-" if source == "-" else tmp_path / "q.tsv", "--trec", "-k", "1", stdin=queries
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [(row[0], row[1], row[2], row[3], row[5]) for row in rows] == [
+        ("q1", "Q0", "fish", "1", "secateurs"),
+        ("q2", "Q0", "bees", "1", "secateurs"),
+    ]
+
+
+def test_explain_shows_every_query_token(animals: Path) -> None:
+    done = run("explain", animals, "do goldfish grow", "fish", "-p", "2")
+    assert done.returncode == 0
+    assert "##fish" in done.stdout
+    assert "pruned" in done.stdout
+    assert "rank 1 of" in done.stdout
+    tokens = json.loads(run("explain", animals, "do goldfish grow", "fish", "--json").stdout)["tokens"]
+    assert len(tokens) == 32
+
+
+def test_info_tells_what_the_index_holds(animals: Path) -> None:
+    done = run("info", animals, "--check")
+    assert "documents       3" in done.stdout
+    assert "every byte is as it was written" in done.stdout
+    assert json.loads(run("info", animals, "--json").stdout)["documents"] == 3
+
+
+def test_bad_lines_stop_the_build_or_are_skipped_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(CORPUS + '{"docno": "cats", "text": "again"}\n{"text": "nameless"}\n')
+    stopped = run("index", tmp_path / "c.jsonl", tmp_path / "c.sec")
+    assert stopped.returncode == 1
+    assert "line 4: docno 'cats' is already that of document 2" in stopped.stderr
+    assert not (tmp_path / "c.sec").exists()
+    done = run("index", tmp_path / "c.jsonl", tmp_path / "c.sec", "--skip-bad")
+    assert done.returncode == 0
+    assert "2 documents were skipped" in done.stdout
+    assert "line 5: no docno" in done.stderr
+
+
+WRONG = [
+    (["search", "nowhere.sec", "a"], 1, "there is no index at nowhere.sec"),
+    (["search", "INDEX"], 2, "give either a QUERY or --queries FILE"),
+    (["search", "INDEX", "a", "--queries", "f"], 2, "give either a QUERY or --queries FILE"),
+    (["search", "INDEX", "a", "-p", "0"], 2, "p must be a whole number of at least 1"),
+    (["search", "INDEX", "a", "-p", "many"], 2, "many"),
+    (["search", "INDEX", "a", "--order", "best"], 2, "order is one of"),
+    (["search", "INDEX", "a", "--gather", "magic"], 2, "gather is one of"),
+    (["search", "INDEX", "a", "--json", "--trec"], 2, "not both"),
+    (["search", "INDEX", "--queries", "none.tsv"], 1, "there is no file none.tsv"),
+    (["explain", "INDEX", "a", "nobody"], 1, "no document 'nobody'"),
+    (["index", "nowhere.jsonl", "x.sec"], 1, "there is no file or folder nowhere.jsonl"),
+    (["index", "nowhere.jsonl", "x.sec", "--model", "./none"], 1, "no model './none'"),
+    (["index", "nowhere.jsonl", "x.sec", "--encoder", "magic"], 2, 'encoder kind is "onnx" or "st"'),
+    (["prune"], 2, "No such command"),
+    ([], 2, "Usage"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
+def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
+    animals: Path, arguments: list[str], code: int, message: str, tmp_path: Path
+) -> None:
+    done = run(*[str(animals) if a == "INDEX" else a for a in arguments], cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_trace() -> None:
+    done = run("--debug", "info", "nowhere.sec")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["index", "search", "explain", "info", "demo"])
+def test_help_shows_an_example(command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: secateurs {command}" in " ".join(done.stdout.split())
+
+
+def test_version() -> None:
+    from secateurs import __version__
+
+    assert run("--version").stdout.strip() == f"secateurs {__version__}"

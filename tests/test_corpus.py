@@ -1,0 +1,110 @@
+"""Files to documents, with every kind of bad line."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from secateurs import Document, SecateursError
+from secateurs.corpus import BadDocumentError, count_documents, read_corpus, to_document
+from secateurs.errors import MissingExtraError, UsageError
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    data = content.encode() if isinstance(content, str) else content
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_jsonl_takes_docno_text_and_metadata(tmp_path: Path, suffix: str) -> None:
+    path = write(
+        tmp_path / f"c.jsonl{suffix}", '{"docno": "a", "text": "one", "year": 2020}\n\n{"_id": 7, "contents": "zwö"}\n'
+    )
+    assert list(read_corpus(path)) == [Document("a", "one", {"year": 2020}), Document("7", "zwö")]
+    assert count_documents(path) == 3  # an upper bound: the blank line counts
+
+
+def test_a_title_goes_in_front_of_the_text_and_stays_in_the_metadata() -> None:
+    document = to_document({"_id": "a", "title": "Fish", "text": "They swim."})
+    assert document == Document("a", "Fish They swim.", {"title": "Fish"})
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_tsv_splits_at_the_first_tab(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / f"c.tsv{suffix}", "a\tone\ttwo\r\nb\t\n")
+    assert list(read_corpus(path)) == [Document("a", "one\ttwo"), Document("b", "")]
+
+
+def test_csv_has_a_header_and_quoted_line_breaks(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", '\ufeffid,text,lang\na,"one\ntwo",en\n')
+    assert list(read_corpus(path)) == [Document("a", "one\ntwo", {"lang": "en"})]
+
+
+def test_a_folder_gives_its_text_files_under_their_paths(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    write(tmp_path / "sub" / "b.md", "bee")
+    write(tmp_path / "a.txt", "ay")
+    write(tmp_path / "ignored.bin", b"\xff\xfe")
+    assert list(read_corpus(tmp_path)) == [Document("a.txt", "ay"), Document("sub/b.md", "bee")]
+    assert count_documents(tmp_path) == 2
+
+
+BAD = [
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"text": "nameless"}\n', 2, "no docno"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x"}\n', 2, "no text"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": 5}\n', 2, "not a string"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "", "text": "x"}\n', 2, "non-empty"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": \n', 2, "not JSON"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n[1, 2]\n', 2, "not a JSON object"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\xff"}\n', 2, "not UTF-8"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\\ud800"}\n', 2, "not valid Unicode"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "a\\nb", "text": ""}\n', 2, "line break"),
+    ("c.tsv", b"ok\tfine\nno tab here\n", 2, "no tab"),
+    ("c.tsv", b"ok\tfine\n\xff\tx\n", 2, "not UTF-8"),
+    ("c.csv", b"docno,text\nok,fine\nx\n", 3, "2 columns"),
+    ("c.csv", b"docno,text\nok,fine\nx,\xff\n", 3, "not valid Unicode"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "line", "reason"), BAD)
+def test_a_bad_line_is_reported_with_its_number_or_skipped(
+    tmp_path: Path, name: str, content: bytes, line: int, reason: str
+) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(BadDocumentError, match=f"{name}, line {line}: .*{reason}"):
+        list(read_corpus(path))
+    problems: list[str] = []
+    assert list(read_corpus(path, problems.append)) == [Document("ok", "fine")]
+    assert len(problems) == 1
+
+
+def test_a_truncated_gzip_file_says_where(tmp_path: Path) -> None:
+    path = tmp_path / "c.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"docno": "a", "text": "one"}\n' * 1000)[:-20])
+    with pytest.raises(SecateursError, match="cannot be read further"):
+        list(read_corpus(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("missing.jsonl", "no file or folder"), ("c.docx", r"ends in \.jsonl, \.tsv or \.csv")]
+)
+def test_a_wrong_path_says_what_would_be_right(tmp_path: Path, name: str, message: str) -> None:
+    write(tmp_path / "c.docx", "x")
+    with pytest.raises(SecateursError, match=message):
+        read_corpus(tmp_path / name)
+
+
+def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SecateursError, match=r"no \.txt or \.md files"):
+        list(read_corpus(tmp_path))
+
+
+def test_ir_datasets_without_its_extra_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ir_datasets", None)
+    with pytest.raises(MissingExtraError, match=r'pip install "secateurs\[datasets\]"'):
+        list(read_corpus("ir_datasets:vaswani"))
+
+
+def test_usage_errors_are_value_errors_too() -> None:
+    assert issubclass(UsageError, ValueError)

@@ -1,0 +1,85 @@
+"""README and docs: their Python runs, their commands exist, and every public name is written about."""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import secateurs
+from secateurs import Index
+from secateurs.encoders.onnx import OnnxEncoder
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PROSE = {page.name: page.read_text("utf-8") for page in PAGES}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PROSE[page], flags=re.MULTILINE | re.DOTALL)
+
+
+WITH_PYTHON = [page for page in PROSE if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+def test_python_blocks_run(
+    page: str, tmp_path: Path, passages: list[dict[str, str]], encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if '"demo.sec"' in PROSE[page]:
+        Index.build("demo.sec", passages, encoder=encoder)
+    namespace: dict[str, object] = {}
+    for block in blocks(page, "python"):
+        exec(compile(block, page, "exec"), namespace)
+
+
+def test_the_pages_that_should_show_python_do() -> None:
+    assert {"README.md", "quickstart.md", "how-it-works.md", "encoders.md"} <= set(WITH_PYTHON)
+
+
+def test_every_command_shown_exists_with_the_options_shown() -> None:
+    import typer.main
+
+    from secateurs.cli import app
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    shown = [
+        shlex.split(line)
+        for page in PROSE
+        for block in blocks(page, "")
+        for line in block.splitlines()
+        if line.startswith("secateurs ")
+    ]
+    assert {words[1] for words in shown} >= {"index", "search", "explain"}
+    for words in shown:
+        known = {option for parameter in commands[words[1]].params for option in parameter.opts}
+        for word in words[2:]:
+            assert not word.startswith("-") or word in known or word == "-", f"{word} in {' '.join(words)}"
+
+
+def test_every_command_and_public_name_is_documented() -> None:
+    everything = "\n".join(PROSE.values())
+    for name in set(secateurs.__all__) - {"__version__"}:
+        assert re.search(rf"\b{name}\b", everything), name
+    for command in ("index", "search", "explain", "info", "demo"):
+        assert f"## secateurs {command}" in PROSE["command-line.md"]
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{target} in {page.name}"
+
+
+def test_both_commands_are_in_the_first_thirty_lines_of_the_readme() -> None:
+    opening = PROSE["README.md"].splitlines()[:30]
+    assert any("make demo" in line for line in opening)
+    assert any("make test" in line for line in opening)
+
+
+def test_nothing_speaks_of_the_machine_it_was_written_on() -> None:
+    home = os.path.expanduser("~")
+    for name, text in PROSE.items():
+        assert home == "/" or f"{home}/" not in text, name

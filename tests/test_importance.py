@@ -1,0 +1,98 @@
+"""Orders of query embeddings, on numbers worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secateurs import EncodedText, Frequencies, TokenKind
+from secateurs.errors import UsageError
+from secateurs.importance import ORDERS, order_positions
+
+CLS, Q, SEP, MASK = 101, 1, 102, 103
+W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
+
+
+def query(ids: list[int], kinds: list[int]) -> EncodedText:
+    return EncodedText(np.zeros((len(ids), 4)), ids, kinds)
+
+
+# [CLS] [Q] the(900) goldfish(3) the(900) grow(40) ?  [SEP] [MASK] [MASK]
+GOLDFISH = query(
+    [CLS, Q, 10, 11, 10, 12, 99, SEP, MASK, MASK],
+    [TokenKind.CLS, TokenKind.MARKER, W, W, W, W, PUNCT, TokenKind.SEP, TokenKind.MASK, TokenKind.MASK],
+)
+COUNTS = Frequencies.from_counts({10: 900, 11: 3, 12: 40, CLS: 5, SEP: 5}, {10: 20, 11: 3, 12: 2, CLS: 5, SEP: 5})
+
+
+def test_first_is_the_order_of_occurrence() -> None:
+    assert order_positions("first", GOLDFISH, COUNTS).tolist() == list(range(10))
+
+
+def test_icf_puts_rare_words_first_then_punctuation_cls_markers_and_masks() -> None:
+    # rarest word, next, the twice-occurring common word by position, "?", CLS, [Q], [SEP], MASKs
+    assert order_positions("icf", GOLDFISH, COUNTS).tolist() == [3, 5, 2, 4, 6, 0, 1, 7, 8, 9]
+
+
+def test_idf_goes_by_documents_and_not_by_occurrences() -> None:
+    assert order_positions("idf", GOLDFISH, COUNTS).tolist()[:4] == [5, 3, 2, 4]
+
+
+def test_specials_with_a_collection_frequency_still_come_after_commoner_words() -> None:
+    # An encoder that stores CLS in every document gives it frequency 5, far below the 900 of "the".
+    order = order_positions("icf", GOLDFISH, COUNTS).tolist()
+    assert order.index(2) < order.index(0)
+
+
+def test_a_word_the_collection_never_uses_comes_after_the_words_it_does_use() -> None:
+    unseen = query([10, 77, 11], [W, W, W])
+    assert order_positions("icf", unseen, COUNTS).tolist() == [2, 0, 1]
+    assert order_positions("idf", unseen, COUNTS).tolist() == [2, 0, 1]
+
+
+def test_ties_go_by_position() -> None:
+    tied = query([11, 12, 11], [W, W, W])
+    assert order_positions("icf", tied, Frequencies.from_counts({11: 7, 12: 7})).tolist() == [0, 1, 2]
+
+
+def test_random_repeats_itself_for_a_query_and_differs_between_queries() -> None:
+    again = [order_positions("random", GOLDFISH, COUNTS).tolist() for _ in range(2)]
+    assert again[0] == again[1]
+    assert sorted(again[0]) == list(range(10))
+    words = [W] * 10
+    orders = {tuple(order_positions("random", query([n, *range(9)], words), COUNTS)) for n in range(20)}
+    assert len(orders) > 15
+
+
+def test_a_function_of_your_own_is_an_order() -> None:
+    assert order_positions(lambda q, f: np.arange(len(q))[::-1], GOLDFISH, COUNTS).tolist() == list(range(9, -1, -1))
+
+
+def test_an_order_that_loses_a_position_is_refused() -> None:
+    with pytest.raises(UsageError, match="exactly once"):
+        order_positions(lambda q, f: np.zeros(len(q), dtype=int), GOLDFISH, COUNTS)
+
+
+def test_an_unknown_order_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="icf, idf, first, random"):
+        order_positions("tfidf", GOLDFISH, COUNTS)
+
+
+tokens = st.lists(st.tuples(st.integers(0, 20), st.sampled_from(list(TokenKind))), max_size=40)
+counts = st.dictionaries(st.integers(0, 20), st.integers(0, 1000))
+
+
+@given(tokens, counts, st.sampled_from(sorted(ORDERS)))
+def test_every_order_is_a_permutation(text: list[tuple[int, int]], frequency: dict[int, int], order: str) -> None:
+    q = query([i for i, _ in text], [kind for _, kind in text])
+    assert sorted(order_positions(order, q, Frequencies.from_counts(frequency))) == list(range(len(text)))
+
+
+@given(tokens, counts, st.sampled_from(["icf", "idf"]))
+def test_specials_come_last_whatever_the_frequencies(
+    text: list[tuple[int, int]], frequency: dict[int, int], order: str
+) -> None:
+    q = query([i for i, _ in text], [kind for _, kind in text])
+    group = {W: 0, PUNCT: 1, TokenKind.CLS: 2, TokenKind.MARKER: 3, TokenKind.SEP: 3, TokenKind.MASK: 4}
+    groups = [group[TokenKind(q.token_kinds[i])] for i in order_positions(order, q, Frequencies.from_counts(frequency))]
+    assert groups == sorted(groups)

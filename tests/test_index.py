@@ -1,0 +1,274 @@
+"""Building, opening, damage, and what an index promises about its files."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import random_text
+
+from secateurs import Document, EncodedText, Index, SecateursError
+from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.errors import DamagedIndexError, EncoderMismatchError, UsageError
+from secateurs.index.storage import MANIFEST
+
+
+def documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]:
+    rng = np.random.default_rng(seed)
+    return [Document(f"d{i:03}", f"text {i}", {"i": i}, random_text(rng, i % 7 + 1, dim)) for i in range(count)]
+
+
+def build(path: Path, count: int = 40, **options: object) -> Index:
+    return Index.build(path, documents(count), encoder=None, **options)  # type: ignore[arg-type]
+
+
+def test_a_ranking_is_the_same_after_closing_and_opening(index_path: Path, index: Index, encoder: OnnxEncoder) -> None:
+    for settings in ({}, {"p": 3}, {"p": 2, "order": "first"}, {"gather": "exhaustive"}):
+        ranking = index.search("read a zip archive", **settings)  # type: ignore[arg-type]
+        again = Index(index_path, encoder).search("read a zip archive", **settings)  # type: ignore[arg-type]
+        assert ranking.hits == again.hits
+        assert len(ranking) == 10
+
+
+def test_an_index_loads_its_own_encoder_when_asked_with_text(index_path: Path, index: Index) -> None:
+    assert Index(index_path).search("a lock", k=3).hits == index.search("a lock", k=3).hits
+
+
+def test_documents_come_back_with_text_and_metadata(tmp_path: Path) -> None:
+    index = build(tmp_path / "i.sec")
+    assert index.get("d007") == Document("d007", "text 7", {"i": 7})
+    assert "d007" in index
+    assert "d999" not in index
+    with pytest.raises(SecateursError, match="no document 'd999'"):
+        index.get("d999")
+
+
+def test_info_counts_what_is_there(tmp_path: Path) -> None:
+    facts = build(tmp_path / "i.sec", 14).info()
+    assert facts["documents"] == 14
+    assert facts["embeddings"] == 2 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
+    assert facts["store"] == "int8"
+    assert facts["bytes"] == sum(f.stat().st_size for f in (tmp_path / "i.sec" / "segments").rglob("*") if f.is_file())
+
+
+def test_unusual_docnos_are_kept_to_the_letter(tmp_path: Path) -> None:
+    names = ["a b", "ä/ö", "💐", "'; DROP TABLE documents; --", "007", "7"]
+    rng = np.random.default_rng(0)
+    index = Index.build(tmp_path / "i.sec", [Document(n, encoded=random_text(rng, 2)) for n in names], encoder=None)
+    assert {h.docno for h in index.search(random_text(rng, 2), gather="exhaustive")} == set(names)
+    assert all(name in index for name in names)
+
+
+def test_an_index_of_nothing_opens_and_finds_nothing(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    index = Index.build(tmp_path / "i.sec", [], encoder=encoder)
+    assert len(index) == 0
+    assert len(index.search("anything", gather="exhaustive")) == 0
+    assert len(index.search("anything")) == 0
+
+
+def test_an_existing_index_is_replaced_only_on_request(tmp_path: Path) -> None:
+    build(tmp_path / "i.sec", 5)
+    with pytest.raises(SecateursError, match="already"):
+        build(tmp_path / "i.sec", 6)
+    assert len(Index(tmp_path / "i.sec")) == 5
+    assert len(build(tmp_path / "i.sec", 6, overwrite=True)) == 6
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
+
+
+def test_a_folder_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.txt").write_text("years of work")
+    with pytest.raises(SecateursError, match="not an index"):
+        build(tmp_path / "precious", overwrite=True)
+    assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_failed_build_leaves_nothing_and_keeps_the_old_index(tmp_path: Path) -> None:
+    build(tmp_path / "i.sec", 5)
+    broken = [*documents(3), Document("bad", encoded=random_text(np.random.default_rng(0), 2, dim=8))]
+    with pytest.raises(UsageError, match="document 4 has embeddings of 8 dimensions"):
+        Index.build(tmp_path / "i.sec", broken, encoder=None, overwrite=True)
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
+    assert len(Index(tmp_path / "i.sec")) == 5
+
+
+def _build_for_ever(path: Path) -> None:
+    def endless() -> object:
+        number = 0
+        while True:
+            yield Document(str(number), encoded=random_text(np.random.default_rng(number), 3))
+            number += 1
+
+    Index.build(path, endless(), encoder=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
+def test_a_killed_build_leaves_nothing_that_looks_like_an_index(tmp_path: Path) -> None:
+    path = tmp_path / "i.sec"
+    process = multiprocessing.get_context("fork").Process(target=_build_for_ever, args=(path,))
+    process.start()
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.glob(".i.sec.building-*/segments/*/staged.rows")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert list(tmp_path.glob(".i.sec.building-*"))
+    assert not path.exists()
+    with pytest.raises(SecateursError, match="no index at"):
+        Index(path)
+    build(path)  # the next build clears the dead one's folder away
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
+
+
+def test_a_duplicate_docno_is_an_error_that_names_both(tmp_path: Path) -> None:
+    with pytest.raises(SecateursError, match="document 4: docno 'd001' is already that of document 2"):
+        Index.build(tmp_path / "i.sec", [*documents(3), documents(2)[1]], encoder=None)
+
+
+def test_bad_documents_can_be_skipped_and_counted(tmp_path: Path) -> None:
+    bad: list[str] = []
+    items = [*documents(3), documents(2)[1], {"text": "nameless"}, *documents(5)[3:]]
+    index = Index.build(tmp_path / "i.sec", items, encoder=None, on_bad=bad.append)
+    assert len(index) == 5
+    assert len(bad) == 2
+    assert "document 5: no docno" in bad[1]
+
+
+def test_a_document_without_embeddings_needs_an_encoder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'x' has no embeddings"):
+        Index.build(tmp_path / "i.sec", [{"docno": "x", "text": "words"}], encoder=None)
+
+
+def test_metadata_must_be_json(tmp_path: Path) -> None:
+    item = Document("x", "", {"when": object()}, random_text(np.random.default_rng(0), 1))
+    with pytest.raises(UsageError, match="metadata of 'x' is not JSON"):
+        Index.build(tmp_path / "i.sec", [item], encoder=None)
+
+
+def test_another_encoder_is_refused(index_path: Path) -> None:
+    other = OnnxEncoder.load(projection=np.eye(384, 96, dtype=np.float32))
+    with pytest.raises(EncoderMismatchError, match="Open the index with the encoder that built it"):
+        Index(index_path, other)
+
+
+def test_a_query_of_another_dimension_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="8 dimensions, those of the index 16"):
+        build(tmp_path / "i.sec").search(random_text(np.random.default_rng(0), 2, dim=8))
+
+
+def test_an_index_of_embeddings_says_that_it_has_no_encoder(tmp_path: Path) -> None:
+    with pytest.raises(SecateursError, match="search it with an EncodedText"):
+        build(tmp_path / "i.sec").search("words")
+
+
+def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
+    build(tmp_path / "i.sec")
+    manifest = tmp_path / "i.sec" / MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
+    with pytest.raises(SecateursError, match="pip install --upgrade secateurs"):
+        Index(tmp_path / "i.sec")
+
+
+def test_no_index_and_no_manifest_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(SecateursError, match=r"no index at .* secateurs index"):
+        Index(tmp_path / "nowhere")
+    with pytest.raises(SecateursError, match=f"not an index: it has no {MANIFEST}"):
+        Index(tmp_path)
+
+
+FILES = (
+    "embeddings.npy",
+    "blocks.npy",
+    "offsets.npy",
+    "token_ids.npy",
+    "token_kinds.npy",
+    "frequencies.npy",
+    "centre.npy",
+    "documents.sqlite",
+    "faiss.index",
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "i.sec"
+    build(path)
+    assert {f.name for f in (path / "segments" / "0001").iterdir()} == set(FILES)
+    return path
+
+
+def use(path: Path) -> None:
+    Index(path).search(random_text(np.random.default_rng(0), 3), gather="exhaustive")
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_one_flipped_bit_anywhere_is_found_before_it_can_change_a_ranking(
+    sound: Path, name: str, tmp_path: Path
+) -> None:
+    use(sound)
+    for position in (0.2, 0.5, 0.999):
+        copy = tmp_path / f"{position}.sec"
+        shutil.copytree(sound, copy)
+        path = copy / MANIFEST if name == MANIFEST else copy / "segments" / "0001" / name
+        content = bytearray(path.read_bytes())
+        content[int(position * len(content))] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(SecateursError):
+            use(copy)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("change", ["cut", "removed"])
+def test_a_missing_or_shortened_file_is_named_with_what_to_do(
+    sound: Path, name: str, change: str, tmp_path: Path
+) -> None:
+    shutil.copytree(sound, tmp_path / "copy.sec")
+    path = tmp_path / "copy.sec" / "segments" / "0001" / name
+    if change == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedIndexError, match=f"{name}.*restore it from a copy, or index again"):
+        Index(tmp_path / "copy.sec")
+
+
+def test_check_reads_every_byte(sound: Path, tmp_path: Path) -> None:
+    Index(sound).check()
+    shutil.copytree(sound, tmp_path / "copy.sec")
+    path = tmp_path / "copy.sec" / "segments" / "0001" / "embeddings.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    index = Index(tmp_path / "copy.sec")  # opening does not read the embeddings
+    with pytest.raises(DamagedIndexError, match=r"embeddings\.npy"):
+        index.check()
+
+
+def test_a_read_only_index_can_be_searched(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "copy.sec")
+    for path in (tmp_path / "copy.sec").rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    use(tmp_path / "copy.sec")
+
+
+def test_long_documents_are_counted_when_they_are_cut(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    items = [{"docno": "long", "text": "word " * 400}, {"docno": "short", "text": "word"}]
+    index = Index.build(tmp_path / "i.sec", items, encoder=encoder)
+    assert index.info()["cut_documents"] == 1
+
+
+def test_embeddings_must_be_finite_and_of_matching_shapes() -> None:
+    with pytest.raises(UsageError, match="NaN"):
+        EncodedText(np.array([[np.nan, 1]]), [1], [0])
+    with pytest.raises(UsageError, match="one entry per embedding"):
+        EncodedText(np.zeros((2, 4)), [1], [0, 0])
+    with pytest.raises(UsageError, match="matrix"):
+        EncodedText(np.zeros(4), [1], [0])
+    with pytest.raises(UsageError, match="TokenKind"):
+        EncodedText(np.zeros((1, 4)), [1], [9])

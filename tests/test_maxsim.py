@@ -1,0 +1,102 @@
+"""Eq. 1: the fast kernel against its plain twin, and both against numbers worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from secateurs import maxsim as module
+from secateurs.index.stores import Float16Store, Int8Store, Store
+from secateurs.maxsim import maxsim, score
+
+
+def bounds(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    offsets = np.cumsum([0, *lengths])
+    return offsets[:-1], offsets[1:]
+
+
+def test_maxsim_of_two_documents_by_hand() -> None:
+    query = np.array([[1, 0], [0, 1]], dtype=np.float32)
+    rows = np.array([[0.5, 0.1], [0.2, 0.9], [-0.3, -0.4]], dtype=np.float32)
+    # document 1: max(0.5, 0.2) + max(0.1, 0.9); document 2: its only token, both similarities negative
+    assert maxsim(query, rows, *bounds([2, 1])) == pytest.approx([1.4, -0.7])
+
+
+@pytest.mark.parametrize("store", [Float16Store(), Int8Store(np.zeros(2, dtype=np.float32), 0.01)])
+def test_all_negative_similarities_are_not_floored_at_zero(store: Store) -> None:
+    query = np.array([[1, 0], [0, 1]], dtype=np.float32)
+    rows = store.encode(np.array([[-0.5, -0.25], [-0.75, -0.5]], dtype=np.float32))
+    assert score(store.prepare(query), rows, *bounds([2])) == pytest.approx([-0.75], abs=0.01)
+
+
+def test_a_document_without_embeddings_scores_minus_infinity_and_spoils_no_neighbour() -> None:
+    store = Float16Store()
+    rows = store.encode(np.array([[1, 0], [0, 1]], dtype=np.float32))
+    scores = score(store.prepare(np.array([[1, 0]], dtype=np.float32)), rows, *bounds([0, 1, 0, 1, 0]))
+    assert scores.tolist() == [-np.inf, 1, -np.inf, 0, -np.inf]
+
+
+def test_an_empty_query_gives_every_document_the_empty_sum() -> None:
+    store = Float16Store()
+    rows = store.encode(np.eye(3, dtype=np.float32))
+    assert score(store.prepare(np.zeros((0, 3), dtype=np.float32)), rows, *bounds([1, 2])).tolist() == [0, 0]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    dim = draw(st.integers(1, 40))
+    lengths = draw(st.lists(st.integers(0, 7), min_size=1, max_size=12))
+    numbers = st.floats(-1, 1, width=32)
+    query = draw(arrays(np.float32, (draw(st.integers(0, 9)), dim), elements=numbers))
+    rows = draw(arrays(np.float32, (sum(lengths), dim), elements=numbers))
+    return query, rows, lengths
+
+
+@given(problems(), st.sampled_from(["int8", "float16"]), st.integers(1, 5), st.randoms())
+@settings(max_examples=150, deadline=None)
+def test_kernel_equals_twin_on_any_shape(
+    problem: tuple[np.ndarray, np.ndarray, list[int]], name: str, block: int, random: object
+) -> None:
+    query, embeddings, lengths = problem
+    store: Store = Float16Store()
+    if name == "int8":
+        centre = embeddings.mean(axis=0) if len(embeddings) else np.zeros(embeddings.shape[1])
+        store = Int8Store.fit(centre.astype(np.float32), embeddings)
+    rows = store.encode(embeddings)
+    starts, ends = bounds(lengths)
+    shuffled = np.arange(len(starts))
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    expected = maxsim(query, store.decode(rows), starts, ends)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_ROWS_PER_BLOCK", block)
+        got = score(store.prepare(query), rows, starts[shuffled], ends[shuffled])
+    # the query's fine plane leaves an error of 1 / (127 * 254 * 2) of its largest value per dimension
+    tolerance = 1e-5 + 2e-5 * query.shape[0] * query.shape[1]
+    np.testing.assert_allclose(got, expected[shuffled], atol=tolerance, rtol=0)
+
+
+@given(problems(), st.randoms())
+@settings(max_examples=50, deadline=None)
+def test_the_order_of_a_documents_tokens_does_not_matter(
+    problem: tuple[np.ndarray, np.ndarray, list[int]], random: object
+) -> None:
+    query, embeddings, _ = problem
+    store = Float16Store()
+    rows = store.encode(embeddings)
+    shuffled = np.arange(len(rows))
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    whole = bounds([len(rows)])
+    assert score(store.prepare(query), rows, *whole) == score(store.prepare(query), rows[shuffled], *whole)
+
+
+def test_a_score_does_not_depend_on_what_else_is_scored() -> None:
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 30, 200).tolist()
+    store = Float16Store()
+    rows = store.encode(rng.normal(size=(sum(lengths), 96)).astype(np.float32))
+    query = store.prepare(rng.normal(size=(32, 96)).astype(np.float32))
+    starts, ends = bounds(lengths)
+    together = score(query, rows, starts, ends)
+    alone = [score(query, rows, starts[[i]], ends[[i]])[0] for i in range(200)]
+    assert together.tolist() == alone

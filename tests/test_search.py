@@ -1,0 +1,105 @@
+"""The pipeline from query to ranking."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import QUERIES, random_text
+
+from secateurs import Document, EncodedText, Index
+from secateurs.errors import UsageError
+from secateurs.maxsim import maxsim
+
+
+def test_hits_are_scored_with_all_embeddings_however_few_gathered_them(index: Index) -> None:
+    for query in QUERIES:
+        exact = {hit.docno: hit.score for hit in index.search(query, k=len(index), gather="exhaustive")}
+        for hit in index.search(query, k=20, p=1):
+            assert hit.score == exact[hit.docno]
+
+
+def test_pruning_scores_fewer_documents_and_says_so(index: Index) -> None:
+    full = index.search("wait for a thread to finish", k_prime=50)
+    pruned = index.search("wait for a thread to finish", k_prime=50, p=2)
+    assert pruned.stats.embeddings_kept == len(pruned.kept) == 2
+    assert full.stats.embeddings_kept == full.stats.query_embeddings == 32
+    assert pruned.stats.documents_scored < full.stats.documents_scored <= full.stats.documents_in_index == len(index)
+    assert set(full.stats.milliseconds) == {"encode", "prune", "gather", "score", "fetch"}
+
+
+def test_icf_keeps_the_words_that_matter(index: Index) -> None:
+    encoded = index.encode_query("what does a zip archive do")
+    kept = index.search("what does a zip archive do", p=2).kept
+    assert {index.token_text(int(encoded.token_ids[i])) for i in kept} == {"zip", "archive"}
+
+
+def test_exhaustive_search_is_eq_1_on_the_stored_embeddings(index: Index, encoded_queries: list[EncodedText]) -> None:
+    segment = index.segments[0]
+    rows = segment.store.decode(np.asarray(segment.embeddings.rows))
+    for query in encoded_queries[:3]:
+        expected = maxsim(query.embeddings, rows, segment.offsets[:-1], segment.offsets[1:])
+        ranking = index.search(query, k=25, gather="exhaustive")
+        assert [hit.score for hit in ranking] == pytest.approx(np.sort(expected)[::-1][:25], abs=1e-3)
+
+
+def test_equal_scores_go_by_docno_even_at_the_cut(tmp_path: Path) -> None:
+    text = random_text(np.random.default_rng(0), 3)
+    names = ["pear", "apple", "fig", "date", "cherry", "banana"]
+    index = Index.build(tmp_path / "i.sec", [Document(name, encoded=text) for name in names], encoder=None)
+    for k in range(1, 8):
+        ranking = index.search(text, k=k, gather="exhaustive")
+        assert [hit.docno for hit in ranking] == sorted(names)[:k]
+
+
+def test_no_hit_comes_twice_and_there_are_k_if_k_were_gathered(index: Index) -> None:
+    for k in (1, 7, 100, 10_000):
+        ranking = index.search("a string of bytes", k=k, p=3)
+        docnos = [hit.docno for hit in ranking]
+        assert len(docnos) == len(set(docnos)) == min(k, ranking.stats.documents_gathered)
+        assert [h.score for h in ranking] == sorted((h.score for h in ranking), reverse=True)
+
+
+def test_an_empty_query_text_still_ranks_and_an_empty_encoding_scores_zero(index: Index) -> None:
+    assert len(index.search("", k=5)) == 5
+    nothing = EncodedText(np.zeros((0, index.manifest.dim)), [], [])
+    assert len(index.search(nothing)) == 0
+    assert {hit.score for hit in index.search(nothing, gather="exhaustive")} == {0.0}
+
+
+def test_threads_get_the_same_rankings(index: Index) -> None:
+    alone = [index.search(query, p=3).hits for query in QUERIES]
+    with ThreadPoolExecutor(8) as pool:
+        together = [ranking.hits for ranking in pool.map(lambda q: index.search(q, p=3), QUERIES * 4)]
+    assert together == alone * 4
+
+
+@pytest.mark.parametrize(("name", "value"), [("k", 0), ("p", 0), ("k_prime", -1), ("nprobe", 0), ("k", 1.5)])
+def test_settings_that_make_no_sense_are_named(index: Index, name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{name} must be a whole number of at least 1"):
+        index.search("a", **{name: value})  # type: ignore[arg-type]
+
+
+def test_explain_adds_up_to_the_score_and_tells_who_gathered(index: Index) -> None:
+    best = index.search("parse command line arguments", p=3)[0]
+    explanation = index.explain("parse command line arguments", best.docno, p=3)
+    assert explanation.rank == 1
+    assert explanation.score == best.score
+    assert sum(token.similarity for token in explanation.tokens) == pytest.approx(best.score, abs=1e-3)
+    assert [token.kept for token in explanation.tokens] == [True] * 3 + [False] * (len(explanation.tokens) - 3)
+    assert any(token.gathers for token in explanation.tokens)
+    assert not any(token.gathers for token in explanation.tokens[3:])
+
+
+def test_explain_ranks_like_search(index: Index) -> None:
+    for rank, hit in enumerate(index.search("open a web page", k=8, p=4), start=1):
+        assert index.explain("open a web page", hit.docno, p=4).rank == rank
+
+
+def test_explain_of_a_document_that_was_not_gathered_says_so(index: Index) -> None:
+    query = "remove a directory tree"
+    found = {hit.docno for hit in index.search(query, k=len(index), p=1, k_prime=5)}
+    missed = next(h.docno for h in index.search(query, k=len(index), gather="exhaustive") if h.docno not in found)
+    explanation = index.explain(query, missed, p=1, k_prime=5)
+    assert not explanation.gathered
+    assert explanation.rank is None
