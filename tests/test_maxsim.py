@@ -1,5 +1,7 @@
 """Eq. 1: the fast kernel against its plain twin, and both against numbers worked out by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -43,6 +45,18 @@ def test_an_empty_query_gives_every_document_the_empty_sum() -> None:
     assert score(store.prepare(np.zeros((0, 3), dtype=np.float32)), rows, *bounds([1, 2])).tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("store", [Float16Store(), Int8Store(np.zeros(3, dtype=np.float32), 1.0)])
+def test_whole_numbers_are_scored_without_any_rounding(store: Store) -> None:
+    rng = np.random.default_rng(0)
+    query = rng.integers(-127, 128, (5, 3)).astype(np.float32)
+    query[:, 0] = 127  # int8: each embedding's scale becomes 1
+    rows = rng.integers(-10, 11, (40, 3)).astype(np.float32)
+    starts, ends = bounds([1, 7, 12, 20])
+    assert score(store.prepare(query), store.encode(rows), starts, ends) == pytest.approx(
+        maxsim(query, rows, starts, ends), abs=1e-9
+    )
+
+
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, list[int]]:
     dim = draw(st.integers(1, 40))
@@ -59,7 +73,7 @@ def test_kernel_equals_twin_on_any_shape(
     problem: tuple[np.ndarray, np.ndarray, list[int]], name: str, block: int, random: object
 ) -> None:
     query, embeddings, lengths = problem
-    store: Store = Float16Store()
+    store: Any = Float16Store()
     if name == "int8":
         centre = embeddings.mean(axis=0) if len(embeddings) else np.zeros(embeddings.shape[1])
         store = Int8Store.fit(centre.astype(np.float32), embeddings)
@@ -71,8 +85,10 @@ def test_kernel_equals_twin_on_any_shape(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS_PER_BLOCK", block)
         got = score(store.prepare(query), rows, starts[shuffled], ends[shuffled])
-    # the query's fine plane leaves an error of 1 / (127 * 254 * 2) of its largest value per dimension
-    tolerance = 1e-5 + 2e-5 * query.shape[0] * query.shape[1]
+    # only the query's rounding is left: half a step in each dimension, times the largest row there can be
+    half_step = np.abs(query).max(axis=1, initial=0) / 254 if name == "int8" else np.full(len(query), 2**-11)
+    reach = np.abs(store.decode(rows)).max(initial=0) + (np.abs(store.centre).max() if name == "int8" else 0)
+    tolerance = 1e-5 + half_step.sum() * query.shape[1] * reach
     np.testing.assert_allclose(got, expected[shuffled], atol=tolerance, rtol=0)
 
 

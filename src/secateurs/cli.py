@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from .encoders import DEFAULT_MODEL
 from .errors import SecateursError, UsageError
 from .printing import (
     print_explanation,
@@ -55,7 +56,7 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option(help="Show the whole stack trace of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the whole stack trace of an error.")] = False,
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
     global _debug
@@ -72,17 +73,21 @@ def index(
         ),
     ],
     path: IndexPath,
-    model: Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")] = "",
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")
+    ] = DEFAULT_MODEL,
     encoder: Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")] = "onnx",
     store: Annotated[str, typer.Option(metavar="NAME", help="int8 or float16.")] = "int8",
     gather: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="What to prepare: faiss (the default) or exhaustive.")
     ] = None,
-    skip_bad: Annotated[bool, typer.Option(help="Go on after documents that cannot be used, and count them.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace an index of that name.")] = False,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index of that name.")] = False,
 ) -> None:
     """Index documents: encode them, store the embeddings, prepare gathering."""
-    from .encoders import DEFAULT_MODEL, load_encoder
+    from .encoders import load_encoder
     from .index.index import Index
 
     bad: list[str] = []
@@ -95,7 +100,7 @@ def index(
     made = Index.build(
         path,
         corpus,
-        encoder=load_encoder(model or DEFAULT_MODEL, encoder),
+        encoder=load_encoder(model, encoder),
         store=store,
         gather=tuple(gather or ("faiss",)),
         overwrite=overwrite,
@@ -203,7 +208,7 @@ def info(
 def demo(
     path: Annotated[Path, typer.Argument(metavar="[INDEX]", help="Where the demo index goes.")] = Path("demo.sec"),
     p: Annotated[int, typer.Option("-p", "--p", metavar="N", help="What to compare unpruned search with.")] = 3,
-    rebuild: Annotated[bool, typer.Option(help="Index again even if the index is there.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Index again even if the index is there.")] = False,
 ) -> None:
     """Index the standard library's documentation strings and ask a few questions, pruned and not."""
     from . import demo as library

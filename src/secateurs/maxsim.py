@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from .index.stores import PreparedQuery
 
-_ROWS_PER_BLOCK = 8192  # products of one block, (8192, 64) int32 = 2 MiB, stay in the second-level cache
+_ROWS_PER_BLOCK = 8192  # products of one block, (8192, 32) int32 = 1 MiB, stay in the second-level cache
 
 
 def maxsim(
@@ -42,8 +42,8 @@ def score(
         for first, last in _blocks(starts, ends):
             block, bounds = _read(rows, starts[first:last], ends[first:last])
             if len(block):
-                products = np.asarray(numkong.dots_packed(block, query.packed))  # (rows, planes * query embeddings)
-                _sum_of_maxima(products, bounds, np.float32(query.fine), query.scale, scores[first:last])
+                products = np.asarray(numkong.dots_packed(block, query.packed))  # (rows, query embeddings)
+                _sum_of_maxima(products, bounds, query.scale, scores[first:last])
     scores += query.bias.sum()
     scores[starts == ends] = -np.inf
     return scores
@@ -72,7 +72,6 @@ def _read(
 def _sum_of_maxima(
     products: NDArray[Any],
     bounds: NDArray[np.int64],
-    fine: np.float32,
     scale: NDArray[np.float64],
     scores: NDArray[np.float64],
 ) -> None:
@@ -82,13 +81,12 @@ def _sum_of_maxima(
     runs in the same order for every document, so that a score does not depend on what else is scored with it.
     """
     positions = len(scale)
-    best = np.empty(positions, dtype=np.float32)
+    best = np.empty(positions, dtype=products.dtype)
     for i in range(len(scores)):
         for row in range(bounds[i], bounds[i + 1]):
             for j in range(positions):
-                product = np.float32(products[row, j]) + fine * np.float32(products[row, positions + j])
-                if row == bounds[i] or product > best[j]:
-                    best[j] = product
+                if row == bounds[i] or products[row, j] > best[j]:
+                    best[j] = products[row, j]
         if bounds[i] < bounds[i + 1]:
             for j in range(positions):
                 scores[i] += scale[j] * best[j]

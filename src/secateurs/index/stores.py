@@ -6,8 +6,9 @@ for a given query by the same amount, so no ranking changes, and what is left is
     float16   row = e                                   q . e  ~  q . row
     int8      row = round((e - centre) / step)          q . e  ~  q . centre  +  step * (q . row)
 
-The query is rounded too, so it is kept as a coarse and a fine plane, q = scale * (coarse + fine_weight * fine): the
-scores are then those of the stored rows with the query as it was, for twice the multiplications.
+The query is rounded the same way as the rows, float16 to float16 and int8 to int8 (each query embedding with a scale of
+its own), because that is what the hardware multiplies fast. Only the part relative to the centre is rounded: q . centre
+is computed in full. What all this loses against float32 is in docs/index-format.md.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ DEFAULT_STORE = "int8"
 class PreparedQuery:
     """A query in the form that `maxsim.score` multiplies with stored rows.
 
-    Similarity with a row is  bias + scale * (coarse . row + fine * (fine plane . row)).
+    The similarity of query embedding i with a row is  bias[i] + scale[i] * (packed row i . row).
     """
 
-    packed: Any  # numkong.PackedMatrix: the coarse plane's rows, then the fine plane's
-    fine: float
+    packed: Any  # numkong.PackedMatrix, (query embeddings, dim) in the store's own type; None for an empty query
     scale: NDArray[np.float64]  # (query embeddings,)
     bias: NDArray[np.float64]  # (query embeddings,)
 
@@ -52,11 +52,7 @@ class Float16Store:
         return rows.astype(np.float32)
 
     def prepare(self, query: NDArray[np.float32]) -> PreparedQuery:
-        fine = 2.0**-11  # the size of float16's rounding error, so that the fine plane is not subnormal
-        coarse = query.astype(np.float16)
-        rest = ((query - coarse.astype(np.float32)) / fine).astype(np.float16)
-        ones = np.ones(len(query))
-        return PreparedQuery(_pack(coarse, rest), fine, ones, 0 * ones)
+        return PreparedQuery(_pack(query.astype(np.float16)), np.ones(len(query)), np.zeros(len(query)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +77,17 @@ class Int8Store:
         return decoded
 
     def prepare(self, query: NDArray[np.float32]) -> PreparedQuery:
-        reach = np.abs(query).max(axis=1, initial=1e-12, keepdims=True)  # (query embeddings, 1)
-        scaled = query / reach * 127
-        coarse = np.rint(scaled).astype(np.int8)
-        rest = np.rint((scaled - coarse) * 254).astype(np.int8)  # the rounding error, at most a half
-        scale = reach[:, 0].astype(np.float64) / 127 * self.step
-        return PreparedQuery(_pack(coarse, rest), 1 / 254, scale, query.astype(np.float64) @ self.centre)
+        reach = np.abs(query).max(axis=1, initial=1e-12)  # (query embeddings,)
+        rounded = np.rint(query / reach[:, None] * 127).astype(np.int8)
+        return PreparedQuery(
+            _pack(rounded), reach.astype(np.float64) / 127 * self.step, query.astype(np.float64) @ self.centre
+        )
 
 
-def _pack(coarse: NDArray[Any], fine: NDArray[Any]) -> Any:
-    if len(coarse) == 0:  # an empty query has nothing to multiply, and the packer takes no empty matrix
+def _pack(query: NDArray[Any]) -> Any:
+    if len(query) == 0:  # nothing to multiply, and the packer takes no empty matrix
         return None
-    return numkong.dots_pack(np.ascontiguousarray(np.concatenate([coarse, fine])))
+    return numkong.dots_pack(np.ascontiguousarray(query))
 
 
 def make_store(name: str, centre: NDArray[np.float32] | None = None, step: float | None = None) -> Store:
