@@ -29,9 +29,9 @@ def test_pruning_scores_fewer_documents_and_says_so(index: Index) -> None:
 
 
 def test_icf_keeps_the_words_that_matter(index: Index) -> None:
-    encoded = index.encode_query("what does a zip archive do")
-    kept = index.search("what does a zip archive do", p=2).kept
-    assert {index.token_text(int(encoded.token_ids[i])) for i in kept} == {"zip", "archive"}
+    encoded = index.encode_query("the archive of the file")
+    kept = index.search("the archive of the file", p=2).kept
+    assert [index.token_text(int(encoded.token_ids[i])) for i in kept] == ["archive", "file"]
 
 
 def test_exhaustive_search_is_eq_1_on_the_stored_embeddings(index: Index, encoded_queries: list[EncodedText]) -> None:
@@ -40,7 +40,7 @@ def test_exhaustive_search_is_eq_1_on_the_stored_embeddings(index: Index, encode
     for query in encoded_queries[:3]:
         expected = maxsim(query.embeddings, rows, segment.offsets[:-1], segment.offsets[1:])
         ranking = index.search(query, k=25, gather="exhaustive")
-        assert [hit.score for hit in ranking] == pytest.approx(np.sort(expected)[::-1][:25], abs=1e-3)
+        assert [hit.score for hit in ranking] == pytest.approx(np.sort(expected)[::-1][:25], abs=0.02)
 
 
 def test_equal_scores_go_by_docno_even_at_the_cut(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_explain_adds_up_to_the_score_and_tells_who_gathered(index: Index) -> No
     explanation = index.explain("parse command line arguments", best.docno, p=3)
     assert explanation.rank == 1
     assert explanation.score == best.score
-    assert sum(token.similarity for token in explanation.tokens) == pytest.approx(best.score, abs=1e-3)
+    assert sum(token.similarity for token in explanation.tokens) == pytest.approx(best.score, abs=1e-9)
     assert [token.kept for token in explanation.tokens] == [True] * 3 + [False] * (len(explanation.tokens) - 3)
     assert any(token.gathers for token in explanation.tokens)
     assert not any(token.gathers for token in explanation.tokens[3:])

@@ -50,7 +50,8 @@ def explain(index: Index, query: str | EncodedText, docno: str, settings: Search
     kept = ordered[: settings.p]
 
     # The ranking this document is or is not in: the same steps as search.search, without cutting at k.
-    target = segment.score(segment.store.prepare(encoded.embeddings), np.array([number]))[0]
+    prepared = segment.store.prepare(encoded.embeddings)
+    target = segment.score(prepared, np.array([number]))[0]
     gathered, better, scored = False, 0, 0
     for part in index.segments:
         documents = part.gatherer(settings.gather).gather(encoded.embeddings[kept], settings)
@@ -61,15 +62,14 @@ def explain(index: Index, query: str | EncodedText, docno: str, settings: Search
         ties = documents[scores == target].tolist()
         better += sum(other < docno for other in part.documents.docnos(ties))
 
-    rows = segment.document_embeddings(number)  # (document tokens, dim)
-    similarities = encoded.embeddings @ rows.T  # (query embeddings, document tokens)
+    similarities = segment.similarities(prepared, number)  # (document tokens, query embeddings)
     tokens_of_document = segment.token_ids[segment.offsets[number] : segment.offsets[number + 1]]
     frequency = index.frequencies.collection_frequency(encoded.token_ids)
     gatherer = segment.gatherer(settings.gather)
     tokens = []
     for importance, position in enumerate(ordered.tolist(), start=1):
         is_kept = importance <= len(kept)
-        match = int(similarities[position].argmax()) if len(rows) else -1
+        match = int(similarities[:, position].argmax()) if len(similarities) else -1
         alone = gatherer.gather(encoded.embeddings[[position]], settings) if is_kept else ()
         tokens.append(
             TokenExplanation(
@@ -80,8 +80,8 @@ def explain(index: Index, query: str | EncodedText, docno: str, settings: Search
                 importance=importance,
                 kept=is_kept,
                 gathers=number in alone,
-                similarity=float(similarities[position, match]) if len(rows) else float("-inf"),
-                match=index.token_text(int(tokens_of_document[match])) if len(rows) else "",
+                similarity=float(similarities[match, position]) if len(similarities) else float("-inf"),
+                match=index.token_text(int(tokens_of_document[match])) if len(similarities) else "",
                 match_position=match,
             )
         )

@@ -49,6 +49,13 @@ def score(
     return scores
 
 
+def similarities(query: PreparedQuery, rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Every query embedding with every row, (rows, query embeddings): what `score` takes the maxima of."""
+    if len(rows) == 0 or len(query.scale) == 0:
+        return np.zeros((len(rows), len(query.scale)))
+    return np.asarray(numkong.dots_packed(rows, query.packed)) * query.scale + query.bias
+
+
 def _blocks(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Runs of documents with about _ROWS_PER_BLOCK rows each, and at least one document."""
     if len(starts) == 0:

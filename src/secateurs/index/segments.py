@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..frequencies import Frequencies
 from ..gather import Gatherer, open_gatherer
-from ..maxsim import score
+from ..maxsim import score, similarities
 from .documents import Documents
 from .storage import CheckedRows, SegmentRecord, check_files
 from .stores import PreparedQuery, Store, make_store
@@ -61,10 +61,11 @@ class Segment:
         self.embeddings.check(starts, ends)
         return score(query, self.embeddings.rows, starts, ends)
 
-    def document_embeddings(self, document: int) -> NDArray[np.float32]:
+    def similarities(self, query: PreparedQuery, document: int) -> NDArray[np.float64]:
+        """(document tokens, query embeddings), from the same products as the score."""
         start, end = self.offsets[document : document + 2]
         self.embeddings.check(np.array([start]), np.array([end]))
-        return self.store.decode(self.embeddings.rows[start:end])
+        return similarities(query, self.embeddings.rows[start:end])
 
     def _array(self, name: str) -> NDArray[Any]:
         array: NDArray[Any] = np.load(self.folder / name, mmap_mode="r")
