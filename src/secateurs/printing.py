@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .errors import SecateursError
 from .records import Ranking
 
 if TYPE_CHECKING:
@@ -29,13 +30,15 @@ def ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
 
 def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -> None:
     console = Console()
-    table = Table(title=Text(f"{qid}  {text}" if qid else text), title_justify="left", box=None, pad_edge=False)
+    table = Table(
+        title=Text(_printable(f"{qid}  {text}" if qid else text)), title_justify="left", box=None, pad_edge=False
+    )
     table.add_column("", justify="right", style="dim")
     table.add_column("score", justify="right")
     table.add_column("docno", overflow="fold", style="bold")
     table.add_column("text", no_wrap=True, overflow="ellipsis")
     for rank, hit in enumerate(ranking, start=1):
-        table.add_row(str(rank), f"{hit.score:.3f}", Text(hit.docno), Text(" ".join(hit.text.split())[:300]))
+        table.add_row(str(rank), f"{hit.score:.3f}", Text(_printable(hit.docno)), Text(_printable(hit.text[:300])))
     console.print(table)
     if not ranking:
         console.print("nothing found", style="dim")
@@ -83,7 +86,7 @@ def print_explanation(explanation: Explanation, order: str) -> None:
         if explanation.gathered
         else f"not gathered: none of the {kept} most important embeddings by {order} finds it"
     )
-    console.print(Text(f"{explanation.docno}: score {explanation.score:.3f}, {where}"))
+    console.print(Text(f"{_printable(explanation.docno)}: score {explanation.score:.3f}, {where}"))
 
 
 def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: Index) -> None:
@@ -98,9 +101,21 @@ def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: In
         cells = [str(rank + 1)]
         for ranking in (full, pruned):
             hit = ranking[rank] if rank < len(ranking) else None
-            cells += [hit.docno, f"{hit.score:.3f}"] if hit else ["", ""]
+            cells += [_printable(hit.docno), f"{hit.score:.3f}"] if hit else ["", ""]
         table.add_row(*cells)
     Console().print(table, "")
+
+
+def _printable(text: str) -> str:
+    """One line without control characters: somebody's document must not drive the reader's terminal."""
+    return "".join(character if character.isprintable() else " " for character in " ".join(text.split()))
+
+
+def trec_line(qid: str, docno: str, rank: int, score: float) -> str:
+    for name, value in (("qid", qid), ("docno", docno)):
+        if len(value.split()) != 1:
+            raise SecateursError(f"{name} {value!r} has white space in it, which a TREC run cannot hold: use --json")
+    return f"{qid} Q0 {docno} {rank} {score:.6f} secateurs"
 
 
 def _search_ms(ranking: Ranking) -> float:
