@@ -21,37 +21,42 @@ from secateurs.importance import Order, icf
 PS = (1, 2, 3, 4)
 
 
-def _by(query: EncodedText, frequency: NDArray[np.int64], last: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """ICF's order with another frequency, and with some positions moved behind the other words."""
-    usual = icf(query, Frequencies.from_counts({}))  # all unseen: kinds, then positions
-    word = query.token_kinds == TokenKind.WORD
-    words = [i for i in np.lexsort((np.arange(len(query)), frequency, last)) if word[i]]
-    return np.array(words + [i for i in usual if not word[i]])
+def _reorder(query: EncodedText, frequencies: Frequencies, *keys: NDArray[np.generic]) -> NDArray[np.int64]:
+    """ICF's order, sorted again by the keys (the first counts most); equal keys leave it as it is."""
+    usual = icf(query, frequencies)
+    return usual[np.lexsort([key[usual] for key in reversed(keys)])]
+
+
+def _is_word(query: EncodedText) -> NDArray[np.bool_]:
+    return query.token_kinds == TokenKind.WORD
 
 
 def unseen_first(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
-    return _by(query, frequencies.collection_frequency(query.token_ids), np.zeros(len(query), dtype=bool))
+    unseen = frequencies.collection_frequency(query.token_ids) == 0
+    return _reorder(query, frequencies, np.where(_is_word(query) & unseen, 0, 1))
 
 
 def unseen_last(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
-    frequency = frequencies.collection_frequency(query.token_ids)
-    return _by(query, frequency, frequency == 0)
+    """Behind the words that the collection has, before everything that is no word."""
+    unseen = frequencies.collection_frequency(query.token_ids) == 0
+    return _reorder(query, frequencies, np.where(_is_word(query), np.where(unseen, 1, 0), 2))
 
 
 def punctuation_first(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
-    """As if punctuation were a word: never stored, so of frequency 0."""
-    usual = unseen_last(query, frequencies)
-    punctuation = query.token_kinds[usual] == TokenKind.PUNCTUATION
-    return np.concatenate([usual[punctuation], usual[~punctuation]])
+    """As if punctuation were a word: documents never store it, so its frequency is 0."""
+    return _reorder(query, frequencies, np.where(query.token_kinds == TokenKind.PUNCTUATION, 0, 1))
+
+
+def punctuation_behind_cls(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
+    rank = np.where(_is_word(query), 0, np.where(query.token_kinds == TokenKind.CLS, 1, 2))
+    return _reorder(query, frequencies, rank)
 
 
 def repeats_last(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
     """The second and later occurrences of a token wait until every distinct word had its turn."""
-    frequency = frequencies.collection_frequency(query.token_ids)
-    _, first_places = np.unique(query.token_ids, return_index=True)
     repeated = np.ones(len(query), dtype=bool)
-    repeated[first_places] = False
-    return _by(query, frequency, repeated | (frequency == 0))
+    repeated[np.unique(query.token_ids, return_index=True)[1]] = False
+    return _reorder(query, frequencies, np.where(_is_word(query), np.where(repeated, 1, 0), 2))
 
 
 def whole_words(continuations: set[int]) -> Order:
@@ -59,12 +64,11 @@ def whole_words(continuations: set[int]) -> Order:
 
     def order(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
         frequency = frequencies.collection_frequency(query.token_ids)
-        unseen = frequency == 0
+        frequency[frequency == 0] = np.iinfo(np.int64).max  # unseen: last, as in icf
         starts = [i for i, token in enumerate(query.token_ids.tolist()) if token not in continuations]
         for start, end in zip(starts, [*starts[1:], len(query)], strict=True):
-            seen = frequency[start:end][~unseen[start:end]]
-            frequency[start:end] = seen.min() if len(seen) else 0
-        return _by(query, frequency, unseen)
+            frequency[start:end] = frequency[start:end].min()
+        return _reorder(query, frequencies, np.where(_is_word(query), frequency, np.iinfo(np.int64).max))
 
     return order
 
@@ -100,6 +104,7 @@ def main() -> None:
             "icf, unseen words first": unseen_first,
             "icf, unseen words last": unseen_last,
             "icf, punctuation first": punctuation_first,
+            "icf, punctuation behind CLS": punctuation_behind_cls,
             "icf, repeated tokens last": repeats_last,
             "icf, whole words": whole_words(continuations),
         }

@@ -107,7 +107,7 @@ def test_bad_lines_stop_the_build_or_are_skipped_and_counted(tmp_path: Path) -> 
     assert not (tmp_path / "c.sec").exists()
     done = run("index", tmp_path / "c.jsonl", tmp_path / "c.sec", "--skip-bad")
     assert done.returncode == 0
-    assert "2 documents were skipped" in done.stdout
+    assert "skipped: 2" in done.stdout
     assert "line 5: no docno" in done.stderr
 
 
@@ -139,6 +139,19 @@ def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_any_docno_can_be_printed_whatever_the_systems_encoding(tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_text("[/bold] 💐\tflowers\n")
+    assert run("index", tmp_path / "c.tsv", tmp_path / "c.sec").returncode == 0
+    for form in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "secateurs", "search", tmp_path / "c.sec", "flowers", *form],
+            capture_output=True,
+            env=os.environ | {"PYTHONIOENCODING": "cp1252"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert "[/bold] 💐" in done.stdout.decode()
 
 
 def test_debug_shows_the_trace() -> None:

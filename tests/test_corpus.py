@@ -64,6 +64,9 @@ BAD = [
     ("c.tsv", b"ok\tfine\n\xff\tx\n", 2, "not UTF-8"),
     ("c.csv", b"docno,text\nok,fine\nx\n", 3, "2 columns"),
     ("c.csv", b"docno,text\nok,fine\nx,\xff\n", 3, "not valid Unicode"),
+    ("c.csv", b"docno,text,by\nok,fine,\nx,fine,\xff\n", 3, "metadata of 'x' is not JSON"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "", "y": NaN}\n', 2, "is not JSON"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n' + b"[" * 100_000 + b"\n", 2, "not JSON"),
 ]
 
 
@@ -75,13 +78,27 @@ def test_a_bad_line_is_reported_with_its_number_or_skipped(
     with pytest.raises(BadDocumentError, match=f"{name}, line {line}: .*{reason}"):
         list(read_corpus(path))
     problems: list[str] = []
-    assert list(read_corpus(path, problems.append)) == [Document("ok", "fine")]
+    assert [(d.docno, d.text) for d in read_corpus(path, problems.append)] == [("ok", "fine")]
     assert len(problems) == 1
 
 
-def test_a_truncated_gzip_file_says_where(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"docno": "a", "text": "one"}\n' * 1000)[:-20])
+@pytest.mark.parametrize("name", ["c.jsonl.gz", "c.tsv.gz", "c.csv.gz"])
+@pytest.mark.parametrize("damage", ["cut", "altered"])
+def test_a_broken_gzip_file_says_where(tmp_path: Path, name: str, damage: str) -> None:
+    lines = "".join(f"{i},{i * i}\n" for i in range(3000)).encode()
+    content = bytearray(gzip.compress(b"docno,text\n" + lines))
+    if damage == "cut":
+        del content[-20:]
+    else:
+        content[len(content) // 2] ^= 0xFF
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(SecateursError, match="cannot be read further"):
+        list(read_corpus(tmp_path / name, on_bad=lambda problem: None))
+    count_documents(tmp_path / name)
+
+
+def test_an_open_quote_does_not_swallow_the_rest_of_a_csv(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", 'docno,text\na,fine\nb,"open\nc,lost\nd,lost\n')
     with pytest.raises(SecateursError, match="cannot be read further"):
         list(read_corpus(path))
 

@@ -162,11 +162,30 @@ def test_the_layer_of_a_colbert_checkpoint_is_read(model_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [('{"query_size": 1}', "Known settings: query_length"), ("{", "secateurs.json")]
+    ("settings", "message"),
+    [
+        ('{"query_size": 1}', "Known settings: query_length"),
+        ("{", "secateurs.json"),
+        ('{"query_length": "32"}', "query_length must be a whole number"),
+        ('{"document_limit": 2}', "document_limit must be a whole number of at least 3"),
+    ],
 )
 def test_wrong_settings_name_the_file_and_the_right_ones(model_folder: Path, settings: str, message: str) -> None:
     (model_folder / "secateurs.json").write_text(settings)
     with pytest.raises(SecateursError, match=message):
+        load_encoder(str(model_folder))
+
+
+def test_files_that_are_no_model_are_named(model_folder: Path) -> None:
+    np.save(model_folder / "projection.npy", np.eye(48, 384, dtype=np.float32))  # the wrong way round
+    with pytest.raises(SecateursError, match=r"shape \(48, 384\)"):
+        load_encoder(str(model_folder))
+    (model_folder / "projection.npy").write_bytes(b"junk")
+    with pytest.raises(SecateursError, match=r"projection\.npy is not an array"):
+        load_encoder(str(model_folder))
+    (model_folder / "secateurs.json").write_text('{"projection": null}')
+    (model_folder / "model.onnx").write_bytes(b"junk")
+    with pytest.raises(SecateursError, match="no model that can be loaded"):
         load_encoder(str(model_folder))
 
 

@@ -100,8 +100,34 @@ def test_an_unknown_gatherer_names_the_known_ones(large: Index) -> None:
         large.search(random_text(np.random.default_rng(0), 2), gather="hnsw")
 
 
+def test_embeddings_of_any_length_are_gathered_by_dot_product(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    documents = []
+    for i in range(300):
+        text = random_text(rng, 4)
+        documents.append(
+            Document(f"d{i}", encoded=EncodedText(text.embeddings * rng.uniform(0.2, 5), text.token_ids, [0] * 4))
+        )
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    shared = 0
+    for _ in range(20):
+        query = random_text(rng, 3)
+        exact, found = (index.search(query, gather=gather, k_prime=60) for gather in ("exhaustive", "faiss"))
+        shared += len({h.docno for h in exact} & {h.docno for h in found})
+    assert shared > 0.95 * 200
+
+
+def test_searching_leaves_faiss_its_threads(large: Index) -> None:
+    import faiss
+
+    before = faiss.omp_get_max_threads()
+    large.search(random_text(np.random.default_rng(0), 2), k=np.int64(3), k_prime=np.int64(7))  # type: ignore[arg-type]
+    assert faiss.omp_get_max_threads() == before
+
+
 def test_partitions_and_codes_follow_the_size_and_the_dimension() -> None:
     assert _recipe(9_999, 96) == "IDMap,Flat"
     assert _recipe(2_900_000, 96) == "IVF4096,PQ16x8"
     assert _recipe(2_900_000, 100) == "IVF4096,PQ10x8"
     assert _recipe(20_000, 17) == "IVF512,Flat"
+    assert _recipe(12_000, 96) == "IVF256,PQ16x8"

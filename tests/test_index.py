@@ -6,7 +6,10 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from conftest import random_text
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError, EncoderMismatchError, UsageError
-from secateurs.index.storage import MANIFEST
+from secateurs.index.storage import MANIFEST, Manifest
 
 
 def documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]:
@@ -147,7 +150,7 @@ def test_a_document_without_embeddings_needs_an_encoder(tmp_path: Path) -> None:
 
 def test_metadata_must_be_json(tmp_path: Path) -> None:
     item = Document("x", "", {"when": object()}, random_text(np.random.default_rng(0), 1))
-    with pytest.raises(UsageError, match="metadata of 'x' is not JSON"):
+    with pytest.raises(SecateursError, match="metadata of 'x' is not JSON"):
         Index.build(tmp_path / "i.sec", [item], encoder=None)
 
 
@@ -163,7 +166,7 @@ def test_a_query_of_another_dimension_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_index_of_embeddings_says_that_it_has_no_encoder(tmp_path: Path) -> None:
-    with pytest.raises(SecateursError, match="search it with an EncodedText"):
+    with pytest.raises(SecateursError, match="or search with an EncodedText"):
         build(tmp_path / "i.sec").search("words")
 
 
@@ -199,12 +202,23 @@ FILES = (
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "i.sec"
     build(path)
-    assert {f.name for f in (path / "segments" / "0001").iterdir()} == set(FILES)
+    assert {f.name for f in segment_of(path).iterdir()} == set(FILES)
     return path
 
 
+def segment_of(path: Path) -> Path:
+    (segment,) = (path / "segments").iterdir()
+    return segment
+
+
 def use(path: Path) -> None:
-    Index(path).search(random_text(np.random.default_rng(0), 3), gather="exhaustive")
+    """Everything that reads: both ways of gathering, and explaining."""
+    index = Index(path)
+    query = random_text(np.random.default_rng(0), 3)
+    for gather in ("exhaustive", "faiss"):
+        hits = index.search(query, gather=gather)
+        index.explain(query, hits[0].docno, gather=gather)
+    assert [index.frequencies.token_ids.tolist(), index.get("d001").text]
 
 
 @pytest.mark.parametrize("name", [*FILES, MANIFEST])
@@ -215,7 +229,7 @@ def test_one_flipped_bit_anywhere_is_found_before_it_can_change_a_ranking(
     for position in (0.2, 0.5, 0.999):
         copy = tmp_path / f"{position}.sec"
         shutil.copytree(sound, copy)
-        path = copy / MANIFEST if name == MANIFEST else copy / "segments" / "0001" / name
+        path = copy / MANIFEST if name == MANIFEST else segment_of(copy) / name
         content = bytearray(path.read_bytes())
         content[int(position * len(content))] ^= 4
         path.write_bytes(content)
@@ -229,7 +243,7 @@ def test_a_missing_or_shortened_file_is_named_with_what_to_do(
     sound: Path, name: str, change: str, tmp_path: Path
 ) -> None:
     shutil.copytree(sound, tmp_path / "copy.sec")
-    path = tmp_path / "copy.sec" / "segments" / "0001" / name
+    path = segment_of(tmp_path / "copy.sec") / name
     if change == "removed":
         path.unlink()
     else:
@@ -241,7 +255,7 @@ def test_a_missing_or_shortened_file_is_named_with_what_to_do(
 def test_check_reads_every_byte(sound: Path, tmp_path: Path) -> None:
     Index(sound).check()
     shutil.copytree(sound, tmp_path / "copy.sec")
-    path = tmp_path / "copy.sec" / "segments" / "0001" / "embeddings.npy"
+    path = segment_of(tmp_path / "copy.sec") / "embeddings.npy"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
@@ -250,11 +264,101 @@ def test_check_reads_every_byte(sound: Path, tmp_path: Path) -> None:
         index.check()
 
 
-def test_a_read_only_index_can_be_searched(sound: Path, tmp_path: Path) -> None:
+def test_searching_writes_nothing(sound: Path, tmp_path: Path) -> None:
     shutil.copytree(sound, tmp_path / "copy.sec")
     for path in (tmp_path / "copy.sec").rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy.sec").rglob("*")}
     use(tmp_path / "copy.sec")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "copy.sec").rglob("*")} == before
+
+
+def test_a_reader_keeps_what_it_opened_when_the_index_is_replaced(tmp_path: Path) -> None:
+    """Or says that it cannot: never a mixture of two indexes."""
+    path = tmp_path / "i.sec"
+    query = random_text(np.random.default_rng(9), 3)
+    expected = build(path).search(query, gather="exhaustive").hits
+    early, late = Index(path), Index(path)
+    early.search(query)
+    Index.build(path, documents(40, seed=77), encoder=None, overwrite=True)
+    with ThreadPoolExecutor(1) as another_thread:
+        for reader in (early, late):
+            assert another_thread.submit(reader.search, query, gather="exhaustive").result().hits == expected
+    assert early.search(query).hits == expected
+    with pytest.raises(SecateursError, match="open it again"):
+        late.search(query)  # its FAISS file was never read, and is gone
+    assert Index(path).search(query, gather="exhaustive").hits != expected
+
+
+@pytest.mark.parametrize("step", ["rename", "manifest"])
+def test_an_overwrite_that_fails_half_way_leaves_the_old_index(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "i.sec"
+    build(path, 5)
+
+    def fail(*arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail) if step == "rename" else patch.setattr(Manifest, "write", fail)
+        with pytest.raises(OSError, match="no space"):
+            build(path, 6, overwrite=True)
+    assert len(Index(path)) == 5
+    use(path)
+    assert len(build(path, 7, overwrite=True)) == 7
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
+    assert len(list((path / "segments").iterdir())) == 1
+
+
+def test_two_builds_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(build, tmp_path / "i.sec", 30, overwrite=True) for _ in range(8)]:
+            try:
+                future.result()
+            except (OSError, SecateursError):
+                continue  # somebody else was first: that is an answer too
+    assert len(Index(tmp_path / "i.sec")) == 30
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
+
+
+def test_embeddings_and_an_encoder_together_are_refused(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    with pytest.raises(UsageError, match="'d000' brings its embeddings: build with encoder=None"):
+        Index.build(tmp_path / "i.sec", documents(2, dim=encoder.dim), encoder=encoder)
+
+
+class Forgetful:
+    """An encoder of somebody's own, which loses the empty texts."""
+
+    dim = 16
+    spec: ClassVar = {"kind": "mine", "model": "forgetful", "fingerprint": "f"}
+
+    def __init__(self, loses: bool) -> None:
+        self.loses = loses
+
+    def encode_query(self, text: str) -> EncodedText:
+        return random_text(np.random.default_rng(len(text)), 3)
+
+    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
+        return (self.encode_query(text) for text in texts if text or not self.loses)
+
+    def token_text(self, token_id: int) -> str:
+        return str(token_id)
+
+
+def test_an_encoder_of_your_own_works_and_is_held_to_one_encoding_per_document(tmp_path: Path) -> None:
+    items = [{"docno": "a", "text": "one"}, {"docno": "b", "text": ""}]
+    with pytest.raises(SecateursError, match="1 encodings for 2 documents"):
+        Index.build(tmp_path / "i.sec", items, encoder=Forgetful(loses=True))
+    assert len(Index.build(tmp_path / "i.sec", items, encoder=Forgetful(loses=False)).search("one")) == 2
+    with pytest.raises(SecateursError, match=r"encoder of kind 'mine'.*Index\(path, encoder="):
+        Index(tmp_path / "i.sec").search("one")
+
+
+def test_embeddings_too_large_to_store_are_refused(tmp_path: Path) -> None:
+    huge = EncodedText(np.full((1, 4), 1e6), [1], [0])
+    with pytest.raises(UsageError, match="too large to store"):
+        Index.build(tmp_path / "i.sec", [Document("a", encoded=huge)], encoder=None)
 
 
 def test_long_documents_are_counted_when_they_are_cut(tmp_path: Path, encoder: OnnxEncoder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import traceback
@@ -21,6 +22,7 @@ from .printing import (
     print_summary,
     ranking_to_json,
     readable_size,
+    size_of,
     trec_line,
 )
 from .records import SearchSettings
@@ -108,13 +110,11 @@ def index(
         on_bad=report if skip_bad else None,
     )
     facts = made.info()
-    typer.echo(
-        f"{path}: {facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {readable_size(facts['bytes'])}"
-    )
+    typer.echo(f"{path}: {size_of(facts)}")
     if facts["cut_documents"]:
-        typer.echo(f"{facts['cut_documents']:,} documents were longer than the encoder takes, and were cut")
+        typer.echo(f"longer than the encoder takes, and cut: {facts['cut_documents']:,}")
     if bad:
-        typer.echo(f"{len(bad):,} documents were skipped")
+        typer.echo(f"skipped: {len(bad):,}")
 
 
 @app.command(epilog='Example:  secateurs search demo.sec "parse command line arguments" -k 5 -p 3')
@@ -225,9 +225,7 @@ def demo(
         typer.echo(f"Using the index that is there already: {path}")
         opened = Index(path)
     facts = opened.info()
-    typer.echo(
-        f"{facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {readable_size(facts['bytes'])}\n"
-    )
+    typer.echo(f"{size_of(facts)}\n")
     pairs = []
     for question in library.QUESTIONS:
         opened.search(question, k=5, p=None)  # once before the clock runs: kernels compile, pages are read
@@ -240,15 +238,15 @@ def demo(
 
 def main() -> None:
     """Exit codes: 0 fine, 1 a problem with data, 2 wrong usage."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
+            stream.reconfigure(encoding="utf-8")  # a docno may be any UTF-8, whatever the system's own encoding
     try:
         app(standalone_mode=True)
     except SecateursError as error:
         _fail(error, 2 if isinstance(error, UsageError) else 1)
     except (OSError, MemoryError) as error:
         _fail(error, 1)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
 
 
 def _fail(error: BaseException, code: int) -> None:

@@ -15,6 +15,7 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,7 @@ DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
 TEXT_FIELDS = ("text", "contents", "body", "passage")
 TEXT_SUFFIXES = (".txt", ".md")
 IR_DATASETS = "ir_datasets:"
+_BROKEN_FILE = (OSError, EOFError, zlib.error)
 
 OnBad = Callable[[str], None]
 
@@ -66,6 +68,10 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
             raise BadDocumentError(f"{what} of {document.docno!r} is not valid Unicode ({error.reason})") from error
     if "\0" in document.docno or "\n" in document.docno:
         raise BadDocumentError(f"docno {document.docno!r} has a line break or a NUL in it")
+    try:
+        json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadDocumentError(f"metadata of {document.docno!r} is not JSON ({error})") from error
     return document
 
 
@@ -100,7 +106,7 @@ def count_documents(source: str | Path) -> int | None:
     with _open(path) as file:
         try:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-        except (OSError, EOFError):
+        except _BROKEN_FILE:
             return None  # a broken gzip file is reported by the reader, with its place
 
 
@@ -140,7 +146,7 @@ def _lines(path: Path) -> Iterator[tuple[_Place, str | BadDocumentError]]:
                     continue
                 if text.strip():
                     yield place, text
-        except (OSError, EOFError) as error:
+        except _BROKEN_FILE as error:
             raise SecateursError(f"{path}, after line {number}: cannot be read further ({error})") from error
 
 
@@ -151,7 +157,7 @@ def _jsonl(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
             continue
         try:
             item = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             item = BadDocumentError(f"not JSON ({error})")
         yield place, item if isinstance(item, dict | BadDocumentError) else BadDocumentError("not a JSON object")
 
@@ -169,7 +175,8 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
     csv.field_size_limit(1 << 30)
     with _open(path) as file:
         # surrogateescape carries broken bytes through the parser, so that only their own record is bad
-        rows = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline=""))
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        rows = csv.DictReader(text, strict=True)  # an open quote must not swallow the rest of the file
         try:
             for row in rows:
                 place = f"{path}, line {rows.line_num}"
@@ -177,8 +184,8 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
                     yield place, BadDocumentError(f"has not the {len(rows.fieldnames or ())} columns of the header")
                 else:
                     yield place, row
-        except csv.Error as error:
-            raise SecateursError(f"{path}, line {rows.line_num}: {error}") from error
+        except (csv.Error, *_BROKEN_FILE) as error:
+            raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
 
 
 def _text_files(folder: Path) -> Iterator[Path]:

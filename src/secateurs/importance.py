@@ -4,10 +4,11 @@
 The rules for everything a frequency cannot rank live here and nowhere else. They go by the kind of token, never by
 its count, because some encoders store CLS and SEP in documents and so give them a frequency:
 
-    wordpieces  <  punctuation  <  CLS  <  markers and SEP  <  MASK
+    wordpieces  <  unseen wordpieces  <  punctuation  <  CLS  <  markers and SEP  <  MASK
 
 What the paper leaves open, and what we chose (docs/importance.md has the measurements):
-- A wordpiece that the collection never uses has frequency 0 and comes first, as the formula says.
+- A wordpiece that the collection never uses has frequency 0 and would come first; but no document has it, so it comes
+  after the wordpieces that some document has.
 - Punctuation is a wordpiece that documents do not store, so its frequency would always be 0 and put it first.
 - Ties go by position. A repeated token keeps both its places, and the pieces of one word are ranked one by one.
 """
@@ -58,11 +59,13 @@ def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Posit
 
 
 def _rarest_first(query: EncodedText, frequency: NDArray[np.int64]) -> Positions:
+    word = query.token_kinds == TokenKind.WORD
     rank = _RANK_OF_KIND[query.token_kinds]
-    position = np.arange(len(query), dtype=np.int64)
+    unseen = word & (frequency == 0)
     # A special token's frequency says nothing about the query, so it must not order specials among themselves.
-    frequency = np.where(query.token_kinds == TokenKind.WORD, frequency, 0)
-    return np.lexsort((position, frequency, rank)).astype(np.int64)
+    frequency = np.where(word, frequency, 0)
+    position = np.arange(len(query), dtype=np.int64)
+    return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
 
 
 ORDERS: dict[str, Order] = {"icf": icf, "idf": idf, "first": first, "random": random}

@@ -6,6 +6,7 @@ for checking. A document without embeddings has nothing to match and scores minu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numba
@@ -75,7 +76,16 @@ def _read(
     return rows[np.repeat(starts - bounds[:-1], ends - starts) + np.arange(bounds[-1])], bounds
 
 
-@numba.njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """Compile once per machine where the result can be kept, and once per process where no folder is writable."""
+    try:
+        kept: Callable[..., None] = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        kept = numba.njit(nogil=True)(function)
+    return kept
+
+
+@_compiled
 def _sum_of_maxima(
     products: NDArray[Any],
     bounds: NDArray[np.int64],

@@ -46,7 +46,7 @@ def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -
     console.print(
         Text(
             f"gathered with {stats.embeddings_kept} of {stats.query_embeddings} embeddings"
-            f"{_kept(text, ranking, opened)}, "
+            f"{_kept(ranking, opened)}, "
             f"scored {stats.documents_scored:,} of {stats.documents_in_index:,} documents, "
             f"{stats.total_milliseconds:.1f} ms\n",
             style="dim",
@@ -54,11 +54,11 @@ def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -
     )
 
 
-def _kept(text: str, ranking: Ranking, opened: Index) -> str:
+def _kept(ranking: Ranking, opened: Index) -> str:
     """The kept wordpieces, if they were chosen."""
-    if len(ranking.kept) == ranking.stats.query_embeddings:
+    if len(ranking.kept) == len(ranking.query):
         return ""
-    ids = opened.encode_query(text).token_ids[list(ranking.kept)].tolist()
+    ids = ranking.query.token_ids[list(ranking.kept)].tolist()
     return " (" + ", ".join(opened.token_text(token_id) for token_id in ids) + ")"
 
 
@@ -92,16 +92,16 @@ def print_explanation(explanation: Explanation, order: str) -> None:
 def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: Index) -> None:
     table = Table(title=Text(question, style="bold"), title_justify="left", box=None, pad_edge=False, width=100)
     table.add_column("", justify="right", style="dim", width=2)
-    for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(question, pruned, opened)}", pruned)):
+    for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(pruned, opened)}", pruned)):
         stats = ranking.stats
         heading = f"{name}\n{stats.documents_scored:,} documents scored, {_search_ms(ranking):.1f} ms"
         table.add_column(Text(heading), no_wrap=True, overflow="ellipsis", ratio=1)
         table.add_column("", justify="right", style="dim", width=7)
     for rank in range(max(len(full), len(pruned))):
-        cells = [str(rank + 1)]
+        cells = [Text(str(rank + 1))]
         for ranking in (full, pruned):
             hit = ranking[rank] if rank < len(ranking) else None
-            cells += [_printable(hit.docno), f"{hit.score:.3f}"] if hit else ["", ""]
+            cells += [Text(_printable(hit.docno)), Text(f"{hit.score:.3f}")] if hit else [Text(), Text()]
         table.add_row(*cells)
     Console().print(table, "")
 

@@ -129,9 +129,10 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Ranking(Sequence[Hit]):
-    """Hits from best to worst, the positions that gathered them, and the statistics of the search."""
+    """Hits from best to worst, the query with the positions that gathered them, and the statistics of the search."""
 
     hits: tuple[Hit, ...]
+    query: EncodedText  # in full: scoring used all of it
     kept: tuple[int, ...]  # query positions used for gathering, most important first
     stats: SearchStats
 

@@ -16,6 +16,7 @@ from .pruning import prune
 from .records import EncodedText, Hit, Ranking, SearchSettings, SearchStats
 
 if TYPE_CHECKING:
+    from .index.documents import StoredDocument
     from .index.index import Index
 
 
@@ -39,6 +40,7 @@ def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> 
     found = sum(map(len, gathered))
     return Ranking(
         hits=tuple(hits),
+        query=encoded,
         kept=tuple(kept.tolist()),
         stats=SearchStats(
             query_embeddings=len(encoded),
@@ -62,18 +64,22 @@ def _best(
         chosen = [np.flatnonzero(score >= threshold) for score in scores]
     else:
         chosen = [np.arange(len(score)) for score in scores]
-    contenders = []
-    for segment, documents, score, some in zip(index.segments, gathered, scores, chosen, strict=True):
+    contenders: list[tuple[float, str, int, int]] = []
+    for part, (segment, documents, score, some) in enumerate(
+        zip(index.segments, gathered, scores, chosen, strict=True)
+    ):
         numbers = documents[some].tolist()
         docnos = segment.documents.docnos(numbers)
-        negated = (-score[some]).tolist()
-        contenders += [(s, docno, n, segment) for s, docno, n in zip(negated, docnos, numbers, strict=True)]
-    contenders.sort(key=lambda contender: contender[:2])
-    hits = []
-    for minus, _, number, segment in contenders[:k]:
-        document = segment.documents.get([number])[0]
-        hits.append(Hit(document.docno, -minus, document.text, document.metadata))
-    return hits
+        contenders += zip((-score[some]).tolist(), docnos, numbers, [part] * len(numbers), strict=True)
+    best = sorted(contenders)[:k]
+    stored: dict[tuple[int, int], StoredDocument] = {}
+    for part, segment in enumerate(index.segments):
+        numbers = [number for _, _, number, home in best if home == part]
+        stored.update(zip([(part, n) for n in numbers], segment.documents.get(numbers), strict=True))
+    return [
+        Hit(docno, -minus, stored[part, number].text, stored[part, number].metadata)
+        for minus, docno, number, part in best
+    ]
 
 
 class _Stopwatch:

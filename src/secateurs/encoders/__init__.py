@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from ..errors import SecateursError, UsageError
+from ..errors import UsageError
 from ..records import EncodedText
 
 DEFAULT_MODEL = "colbert-small"
@@ -44,9 +44,4 @@ def load_encoder(model: str = DEFAULT_MODEL, kind: str = "onnx") -> Encoder:
         from .sentence_transformers import SentenceTransformersEncoder
 
         return SentenceTransformersEncoder(model)
-    if kind == "precomputed":
-        raise SecateursError(
-            "this index was built from embeddings, not from text, so it has no encoder of its own: "
-            "search it with an EncodedText, or open it with Index(path, encoder=...)"
-        )
     raise UsageError(f'encoder kind is "onnx" or "st", not {kind!r}')

@@ -41,6 +41,7 @@ WHEEL_CHECKSUMS = {
 }
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
 SETTINGS_FILE = "secateurs.json"
+_FRAME = 3  # [CLS], marker and [SEP]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,12 @@ class OnnxSettings:
     attend_to_masks: bool = False
     skip: str = string.punctuation  # one-character tokens that documents do not store
     projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
+
+    def __post_init__(self) -> None:
+        for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +106,20 @@ class OnnxEncoder:
         # the cores busy with different documents instead.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
+        try:
+            self._session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        except Exception as error:  # both libraries raise types of their own, or a bare Exception
+            raise SecateursError(f"{folder} has no model that can be loaded: {error}") from error
+        width, layer = self._session.get_outputs()[0].shape[-1], self._projection
+        if layer is not None and (layer.ndim != 2 or (isinstance(width, int) and layer.shape[0] != width)):
+            raise SecateursError(
+                f"the linear layer of {folder} has shape {layer.shape}, and the model's states have {width} "
+                "dimensions: it must be (width, dim)"
+            )
         self._inputs = {node.name for node in self._session.get_inputs()}
         self._output = self._session.get_outputs()[0].name
 
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in somebody's text is text
@@ -201,7 +217,7 @@ class OnnxEncoder:
     def _frame(self, text: str, marker: str, limit: int) -> _Positions:
         """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False).ids
-        room = limit - 3
+        room = limit - _FRAME
         token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
         kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
         kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
@@ -284,7 +300,10 @@ def _read_projection(folder: Path, settings: OnnxSettings) -> NDArray[np.float32
         if not (folder / name).is_file():
             continue
         if name.endswith(".npy"):
-            loaded: NDArray[np.float32] = np.load(folder / name).astype(np.float32)
+            try:
+                loaded: NDArray[np.float32] = np.load(folder / name).astype(np.float32)
+            except ValueError as error:
+                raise SecateursError(f"{folder / name} is not an array of numbers: {error}") from error
             return loaded
         safetensors = require("safetensors", "hub")
         with safetensors.safe_open(folder / name, framework="numpy") as tensors:

@@ -20,12 +20,12 @@ class Gatherer(Protocol):
 
 
 def open_gatherer(name: str, segment: Path, offsets: NDArray[np.int64]) -> Gatherer:
-    if name == "exhaustive":
+    if name not in GATHERERS:
+        raise UsageError(f"gather is one of {', '.join(GATHERERS)}, not {name!r}")
+    if name == "exhaustive" or offsets[-1] == 0:  # nothing to gather: any way will do
         from .exhaustive import Exhaustive
 
         return Exhaustive(offsets)
-    if name == "faiss":
-        from .faiss_ivfpq import FaissIVFPQ
+    from .faiss_ivfpq import FaissIVFPQ
 
-        return FaissIVFPQ(segment)
-    raise UsageError(f"gather is one of {', '.join(GATHERERS)}, not {name!r}")
+    return FaissIVFPQ(segment)

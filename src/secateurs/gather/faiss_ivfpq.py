@@ -22,6 +22,8 @@ from ..records import SearchSettings
 FILE = "faiss.index"
 _TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that would starve the partitions
 _TRAINING_POINTS_PER_LIST = 64
+_MOST_TRAINING_POINTS_PER_LIST = 256
+_FEWEST_POINTS_PER_LIST = 39
 _SMALL = 10_000  # embeddings below which a flat scan beats partitions, and PQ has too little to learn from
 _BLOCK = 65_536
 
@@ -31,34 +33,37 @@ def build(
     offsets: NDArray[np.int64],
     decode: Callable[[NDArray[np.int64] | slice], NDArray[np.float32]],
     dim: int,
+    unit: bool,
     on_progress: Callable[[int], None] = lambda embeddings: None,
 ) -> None:
     """Train on a seeded sample, add all embeddings a block at a time, write FILE.
 
-    `decode` gives the embeddings of some rows as float32; `on_progress` hears how many were added.
+    `decode` gives the embeddings of some rows as float32; `on_progress` hears how many were added. Embeddings of unit
+    length are compared by L2 distance, as in the paper; for others that would not be the order of their dot products.
     """
     import faiss
 
     total = int(offsets[-1])
-    index: Any = faiss.index_factory(dim, _recipe(total, dim), faiss.METRIC_L2)
+    metric = faiss.METRIC_L2 if unit else faiss.METRIC_INNER_PRODUCT
+    index: Any = faiss.index_factory(dim, _recipe(total, dim), metric)
     if total >= _SMALL:
         wanted = max(int(total * _TRAINING_SHARE), _TRAINING_POINTS_PER_LIST * index.nlist)
-        sample = np.sort(np.random.default_rng(0).choice(total, min(wanted, total), replace=False))
+        most = _MOST_TRAINING_POINTS_PER_LIST * index.nlist  # FAISS would drop the rest
+        sample = np.sort(np.random.default_rng(0).choice(total, min(wanted, most, total), replace=False))
         index.cp.niter = 10
-        index.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST * 4
         index.train(decode(sample))
-    owners = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
     for start in range(0, total, _BLOCK):
-        rows = slice(start, min(start + _BLOCK, total))
-        index.add_with_ids(decode(rows), owners[rows])
-        on_progress(rows.stop - start)
+        rows = np.arange(start, min(start + _BLOCK, total))
+        owners = np.searchsorted(offsets, rows, side="right") - 1
+        index.add_with_ids(decode(slice(start, start + len(rows))), owners)
+        on_progress(len(rows))
     faiss.write_index(index, str(folder / FILE))
 
 
 def _recipe(total: int, dim: int) -> str:
     if total < _SMALL:
         return "IDMap,Flat"
-    lists = 2 ** int(np.log2(4 * np.sqrt(total)))  # 4,096 for 3 million embeddings
+    lists = 2 ** int(np.log2(min(4 * np.sqrt(total), total / _FEWEST_POINTS_PER_LIST)))  # 4,096 for 3 million
     codes = max(m for m in range(1, 17) if dim % m == 0)  # bytes per embedding: 16 where the dimension allows
     return f"IVF{lists},PQ{codes}x8" if codes >= 4 else f"IVF{lists},Flat"
 
@@ -79,12 +84,16 @@ class FaissIVFPQ:
 
         if len(embeddings) == 0:
             return np.empty(0, dtype=np.int64)
-        faiss.omp_set_num_threads(1)  # one query, one thread
         parameters = None
         if hasattr(self._index, "nprobe"):  # per call, not on the index: other threads may search with other settings
             parameters = faiss.SearchParametersIVF()
-            parameters.nprobe = settings.nprobe
-        _, owners = self._index.search(embeddings, settings.k_prime, params=parameters)  # (kept, k')
+            parameters.nprobe = int(settings.nprobe)
+        threads = faiss.omp_get_max_threads()
+        faiss.omp_set_num_threads(1)  # one query, one thread
+        try:
+            _, owners = self._index.search(embeddings, int(settings.k_prime), params=parameters)  # (kept, k')
+        finally:
+            faiss.omp_set_num_threads(threads)
         found = np.unique(owners)
         # FAISS fills up with -1 when it finds fewer than k'; as an index that would mean the last document.
         return found[np.searchsorted(found, 0) :]

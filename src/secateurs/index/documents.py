@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UsageError
+from ..errors import DamagedIndexError
 
 _IDS_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 
@@ -34,13 +34,11 @@ class DocumentWriter:
         )
         self._connection.execute("BEGIN")
         self._count = 0
+        self._closed = False
 
     def add(self, docno: str, text: str, metadata: Mapping[str, Any]) -> int | None:
         """None, or the number of the earlier document that has this docno already."""
-        try:
-            packed = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError) as error:
-            raise UsageError(f"metadata of {docno!r} is not JSON: {error}") from error
+        packed = json.dumps(dict(metadata), ensure_ascii=False)
         try:
             self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", (self._count, docno, text, packed))
         except sqlite3.IntegrityError:
@@ -50,23 +48,23 @@ class DocumentWriter:
         return None
 
     def close(self) -> None:
-        if self._connection.in_transaction:
+        if not self._closed:
             self._connection.execute("COMMIT")
-        self._connection.close()
+            self._connection.close()
+        self._closed = True
 
 
 class Documents:
-    """Read-only access, from any number of threads."""
+    """Read-only access, from any number of threads, over one connection that is opened at once."""
 
     def __init__(self, path: Path) -> None:
-        self._uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
-        self._local = threading.local()
-
-    def _connection(self) -> sqlite3.Connection:
-        if not hasattr(self._local, "connection"):
-            self._local.connection = sqlite3.connect(self._uri, uri=True)
-        connection: sqlite3.Connection = self._local.connection
-        return connection
+        try:
+            self._connection = sqlite3.connect(
+                f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+            )
+        except sqlite3.OperationalError as error:
+            raise DamagedIndexError(f"{path} cannot be opened ({error})") from error
+        self._lock = threading.Lock()
 
     def docnos(self, numbers: Sequence[int]) -> list[str]:
         found = self._select("number, docno", numbers)
@@ -80,14 +78,18 @@ class Documents:
         ]
 
     def number(self, docno: str) -> int | None:
-        row = self._connection().execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
-        return None if row is None else int(row[0])
+        rows = self._rows("SELECT number FROM documents WHERE docno = ?", (docno,))
+        return int(rows[0][0]) if rows else None
 
     def _select(self, columns: str, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         found = {}
         for start in range(0, len(numbers), _IDS_PER_STATEMENT):
             some = [int(number) for number in numbers[start : start + _IDS_PER_STATEMENT]]
             marks = ",".join("?" * len(some))
-            rows = self._connection().execute(f"SELECT {columns} FROM documents WHERE number IN ({marks})", some)
+            rows = self._rows(f"SELECT {columns} FROM documents WHERE number IN ({marks})", some)
             found.update({row[0]: row for row in rows})
         return found
+
+    def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._connection.execute(statement, values).fetchall()

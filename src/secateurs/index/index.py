@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from pathlib import Path
@@ -16,7 +17,7 @@ from ..frequencies import Frequencies
 from ..importance import Order
 from ..records import Document, EncodedText, Ranking, SearchSettings
 from ..version import __version__
-from .building import build_folder, write_segment
+from .building import build_folder, check_target, write_segment
 from .segments import Segment
 from .storage import Manifest, SegmentRecord, check_files, segment_folder
 from .stores import DEFAULT_STORE
@@ -32,14 +33,10 @@ class Index:
     def __init__(self, path: str | Path, encoder: Encoder | None = None) -> None:
         """Open an index. Its own encoder is loaded by the first search with text, unless one is given here."""
         self.path = Path(path)
-        self.manifest = Manifest.read(self.path)
+        self.manifest, self.segments = _open_snapshot(self.path)
         if encoder is not None:
             self._check_encoder(encoder)
         self._encoder = encoder
-        self.segments = tuple(
-            Segment(segment_folder(self.path, record.name), record, self.manifest.store)
-            for record in self.manifest.segments
-        )
 
     @classmethod
     def build(
@@ -68,17 +65,17 @@ class Index:
         """
         if isinstance(gather, str):
             gather = (gather,)
+        check_target(Path(path), overwrite)
         loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
         items, total = _with_places(documents, on_bad)
 
-        def fill(folder: Path) -> None:
-            record, dim = write_segment(
-                segment_folder(folder, "0001"), items, loaded, store, gather, total, progress, on_bad
-            )
+        def fill(folder: Path) -> Manifest:
+            segment = segment_folder(folder, uuid.uuid4().hex[:12])  # a name no open reader can mistake for its own
+            record, dim = write_segment(segment, items, loaded, store, gather, total, progress, on_bad)
             spec = loaded.spec if loaded is not None else {"kind": "precomputed"}
-            Manifest(dim, store, dict(spec), (record,), f"secateurs {__version__}").write(folder)
+            return Manifest(dim, store, dict(spec), (record,), f"secateurs {__version__}")
 
-        build_folder(Path(path), overwrite, fill)
+        build_folder(Path(path), fill)
         return cls(path, loaded)
 
     def search(
@@ -136,13 +133,25 @@ class Index:
     def encoder(self) -> Encoder:
         if self._encoder is None:
             spec = self.manifest.encoder
-            encoder = load_encoder(spec.get("model", ""), spec["kind"])
+            if spec["kind"] not in ("onnx", "st"):
+                raise SecateursError(
+                    f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
+                    "open it with Index(path, encoder=...), or search with an EncodedText"
+                )
+            encoder = load_encoder(spec["model"], spec["kind"])
             self._check_encoder(encoder)
             self._encoder = encoder
         return self._encoder
 
     def encode_query(self, query: str | EncodedText) -> EncodedText:
-        encoded = query if isinstance(query, EncodedText) else self.encoder.encode_query(query)
+        if isinstance(query, EncodedText):
+            encoded = query
+        else:
+            try:
+                query.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
+            encoded = self.encoder.encode_query(query)
         if encoded.embeddings.shape[1] != self.manifest.dim and len(self):
             raise UsageError(
                 f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, "
@@ -194,6 +203,25 @@ class Index:
                 f"{encoder.spec['model']!r} ({encoder.spec['fingerprint']}): their embeddings do not compare. "
                 "Open the index with the encoder that built it, or index the documents again"
             )
+
+
+def _open_snapshot(path: Path) -> tuple[Manifest, tuple[Segment, ...]]:
+    """The manifest and the segments it names. A writer may replace them in between: then the new ones are opened."""
+    manifest = Manifest.read(path)
+    while True:
+        try:
+            return manifest, tuple(
+                Segment(segment_folder(path, record.name), record, manifest.store) for record in manifest.segments
+            )
+        except (SecateursError, OSError):
+            newer = Manifest.read(path)
+            if newer == manifest:
+                raise
+            manifest = newer
+
+
+def _origin(spec: Mapping[str, Any]) -> str:
+    return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
 
 
 def _has_file(records: Iterable[SegmentRecord], name: str) -> bool:

@@ -13,12 +13,15 @@ from ..frequencies import Frequencies
 from ..gather import Gatherer, open_gatherer
 from ..maxsim import score, similarities
 from .documents import Documents
-from .storage import CheckedRows, SegmentRecord, check_files
+from .storage import CheckedRows, SegmentRecord, check_bytes, check_files
 from .stores import PreparedQuery, Store, make_store
 
 
 class Segment:
-    """Documents are known by their number in the segment, 0 to len - 1."""
+    """Documents are known by their number in the segment, 0 to len - 1.
+
+    Files are opened here and not later, so that a reader keeps what it opened when the index is replaced under it.
+    """
 
     def __init__(self, folder: Path, record: SegmentRecord, store: str) -> None:
         check_files(folder, record, every_byte=False)
@@ -27,31 +30,24 @@ class Segment:
         centre = self._array("centre.npy") if record.step is not None else None
         self.store: Store = make_store(store, centre, record.step)
         self.offsets: NDArray[np.int64] = self._array("offsets.npy")
+        self.embeddings = CheckedRows(folder / "embeddings.npy", self._array("blocks.npy"))
         self.documents = Documents(folder / "documents.sqlite")
+        token_ids, collection, document = np.asarray(self._array("frequencies.npy"))
+        self.frequencies = Frequencies(token_ids.astype(np.int32), collection, document)
         self._gatherers: dict[str, Gatherer] = {}
 
     def __len__(self) -> int:
         return self.record.documents
 
     @cached_property
-    def embeddings(self) -> CheckedRows:
-        return CheckedRows(self.folder / "embeddings.npy", self._array("blocks.npy"))
-
-    @cached_property
     def token_ids(self) -> NDArray[np.int32]:
+        check_bytes(self.folder, self.record, "token_ids.npy")
         return self._array("token_ids.npy")
-
-    @cached_property
-    def token_kinds(self) -> NDArray[np.uint8]:
-        return self._array("token_kinds.npy")
-
-    @cached_property
-    def frequencies(self) -> Frequencies:
-        token_ids, collection, document = np.asarray(self._array("frequencies.npy"))
-        return Frequencies(token_ids.astype(np.int32), collection, document)
 
     def gatherer(self, name: str) -> Gatherer:
         if name not in self._gatherers:
+            if f"{name}.index" in self.record.files:
+                check_bytes(self.folder, self.record, f"{name}.index")
             self._gatherers[name] = open_gatherer(name, self.folder, self.offsets)
         return self._gatherers[name]
 

@@ -2,7 +2,8 @@
 
     demo.sec/
       manifest.json             what is in the index; written last, so a folder without it is not an index
-      segments/0001/            never changed once the manifest names it
+      write.lock                empty; whoever changes the index holds it
+      segments/1f0c9a72b3d4/    a random name; never changed once the manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document
         blocks.npy              (blocks,) uint32: CRC-32 of every BLOCK_ROWS rows of embeddings.npy
         offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
@@ -14,8 +15,9 @@
         faiss.index             gather="faiss" only
 
 manifest.json holds the format version, the encoder's name and fingerprint, counts, and per file its size and CRC-32;
-its last field is a checksum of itself. Opening checks the manifest, every size and every small file; embeddings are
-checked block by block, the first time a block is read, so opening does not read the whole collection.
+its last field is a checksum of itself. Opening checks the manifest, every file's size, and the bytes of every file but
+the largest: embeddings are checked block by block, the first time a block is read, faiss.index and token_ids.npy
+when they are first used.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import zlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +41,11 @@ from ..errors import DamagedIndexError, SecateursError
 FORMAT = "secateurs-index"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
+LOCK = "write.lock"
 BLOCK_ROWS = 1024
 _CHUNK = 1 << 20
+_CHECKED_WHEN_USED = frozenset({"embeddings.npy", "token_ids.npy", "faiss.index"})
 _REMEDY = "restore it from a copy, or index again"
-CHECKED_BY_BLOCK = frozenset({"embeddings.npy"})
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,6 @@ class Manifest:
     written_by: str
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """All or nothing: a new file, synced, then renamed over the old one."""
@@ -115,11 +119,12 @@ def describe_files(folder: Path) -> dict[str, dict[str, int]]:
             os.fsync(file.fileno())
         described[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
     sync_folder(folder)
+    sync_folder(folder.parent)
     return described
 
 
 def check_files(folder: Path, record: SegmentRecord, every_byte: bool) -> None:
-    """Raise if a file of the segment is missing, cut short, or (small files, or all with `every_byte`) altered."""
+    """Raise if a file of the segment is missing or cut short, or altered; files checked when used, if `every_byte`."""
     for name, expected in record.files.items():
         path = folder / name
         if not path.is_file():
@@ -127,8 +132,20 @@ def check_files(folder: Path, record: SegmentRecord, every_byte: bool) -> None:
         size = path.stat().st_size
         if size != expected["bytes"]:
             raise DamagedIndexError(f"{path} has {size} bytes instead of {expected['bytes']}: {_REMEDY}")
-        if (every_byte or name not in CHECKED_BY_BLOCK) and _crc32(path) != expected["crc32"]:
-            raise DamagedIndexError(f"{path} was altered (checksum differs): {_REMEDY}")
+        if every_byte or name not in _CHECKED_WHEN_USED:
+            check_bytes(folder, record, name)
+
+
+def check_bytes(folder: Path, record: SegmentRecord, name: str) -> None:
+    """Raise if a file of the segment is not byte for byte what was written."""
+    try:
+        altered = _crc32(folder / name) != record.files[name]["crc32"]
+    except FileNotFoundError as error:
+        raise SecateursError(
+            f"{folder / name} is gone: the index was replaced while it was open, open it again"
+        ) from error
+    if altered:
+        raise DamagedIndexError(f"{folder / name} was altered (checksum differs): {_REMEDY}")
 
 
 def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
@@ -157,6 +174,21 @@ class CheckedRows:
             if zlib.crc32(rows.tobytes()) != self._checksums[block]:
                 raise DamagedIndexError(f"{self._path} was altered (rows from {block * BLOCK_ROWS}): {_REMEDY}")
             self._unchecked[block] = False
+
+
+@contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """One writer at a time. The system takes the lock from a process that dies."""
+    with (folder / LOCK).open("w") as file:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def sync_folder(folder: Path) -> None:
