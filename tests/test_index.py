@@ -18,7 +18,7 @@ from conftest import random_text
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError, EncoderMismatchError, UsageError
-from secateurs.index.storage import MANIFEST, Manifest
+from secateurs.index.storage import FORMAT_VERSION, MANIFEST, Manifest
 
 
 def documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]:
@@ -376,3 +376,16 @@ def test_embeddings_must_be_finite_and_of_matching_shapes() -> None:
         EncodedText(np.zeros(4), [1], [0])
     with pytest.raises(UsageError, match="TokenKind"):
         EncodedText(np.zeros((1, 4)), [1], [9])
+
+
+def test_an_index_of_every_released_format_opens_with_the_ranking_it_had() -> None:
+    folder = Path(__file__).parent / "data"
+    query = random_text(np.random.default_rng(2), 5, 8)
+    for version in range(1, FORMAT_VERSION + 1):
+        index = Index(folder / f"format-{version}")
+        index.check()
+        expected = json.loads((folder / f"format-{version}.expected.json").read_text())
+        ranking = index.search(query, k=5, p=2, k_prime=6)
+        assert [hit.docno for hit in ranking] == [docno for docno, _ in expected]
+        assert [hit.score for hit in ranking] == pytest.approx([score for _, score in expected], abs=1e-6)
+        assert index.get("d3 ü") == Document("d3 ü", "text 3", {"i": 3})
