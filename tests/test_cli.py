@@ -48,6 +48,19 @@ def test_search_prints_a_table_with_what_was_done(animals: Path) -> None:
     assert "scored 3 of 3 documents" in done.stdout
 
 
+def test_a_narrow_terminal_keeps_rank_score_and_docno(animals: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "secateurs", "search", animals, "do goldfish grow"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "50"},
+    )
+    first = next(line for line in done.stdout.splitlines() if "fish" in line and "Goldfish" in line)
+    assert first.split()[0] == "1"
+    assert float(first.split()[1]) > 20
+    assert first.split()[2] == "fish"
+
+
 def test_search_prints_json_that_equals_the_library(animals: Path) -> None:
     done = json.loads(run("search", animals, "do goldfish grow", "-p", "2", "--json").stdout)
     ranking = Index(animals).search("do goldfish grow", p=2)

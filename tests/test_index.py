@@ -14,6 +14,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from conftest import random_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
@@ -31,11 +33,29 @@ def build(path: Path, count: int = 40, **options: object) -> Index:
 
 
 def test_a_ranking_is_the_same_after_closing_and_opening(index_path: Path, index: Index, encoder: OnnxEncoder) -> None:
-    for settings in ({}, {"p": 3}, {"p": 2, "order": "first"}, {"gather": "exhaustive"}):
-        ranking = index.search("read a zip archive", **settings)  # type: ignore[arg-type]
-        again = Index(index_path, encoder).search("read a zip archive", **settings)  # type: ignore[arg-type]
+    for how in ({}, {"p": 3}, {"p": 2, "order": "first"}, {"gather": "exhaustive"}):
+        ranking = index.search("read a zip archive", **how)  # type: ignore[arg-type]
+        again = Index(index_path, encoder).search("read a zip archive", **how)  # type: ignore[arg-type]
         assert ranking.hits == again.hits
         assert len(ranking) == 10
+
+
+@given(
+    st.integers(0, 10_000), st.lists(st.integers(0, 9), min_size=1, max_size=12), st.sampled_from(["int8", "float16"])
+)
+@settings(max_examples=25, deadline=None)
+def test_saving_and_opening_changes_no_ranking(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, lengths: list[int], store: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    items = [Document(f"d{i}", encoded=random_text(rng, length)) for i, length in enumerate(lengths)]
+    path = tmp_path_factory.mktemp("saved") / "i.sec"
+    built = Index.build(path, items, encoder=None, store=store)
+    opened = Index(path)
+    for p in (1, 3, None):
+        query = random_text(rng, 5)
+        assert opened.search(query, p=p).hits == built.search(query, p=p).hits
+        assert len(opened.search(query, p=p, gather="exhaustive")) == min(10, sum(length > 0 for length in lengths))
 
 
 def test_an_index_loads_its_own_encoder_when_asked_with_text(index_path: Path, index: Index) -> None:

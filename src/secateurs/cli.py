@@ -200,7 +200,8 @@ def info(
     facts["gather"] = ", ".join(facts["gather"])
     facts["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
     for name, value in facts.items():
-        typer.echo(f"{name.replace('_', ' '):<16}{value:,}" if isinstance(value, int) else f"{name:<16}{value}")
+        shown = f"{value:,}" if isinstance(value, int) else value
+        typer.echo(f"{name.replace('_', ' '):<16}{shown}")
     if check:
         typer.echo("every byte is as it was written")
 
@@ -232,8 +233,8 @@ def demo(
         pairs.append((question, opened.search(question, k=5, p=None), opened.search(question, k=5, p=p)))
         print_side_by_side(*pairs[-1], opened)
     print_summary([(full, pruned) for _, full, pruned in pairs])
-    typer.echo(f'\nNow try:  secateurs search {path} "remove a folder and everything in it" -p {p}')
-    typer.echo(f'          secateurs explain {path} "remove a folder and everything in it" shutil.rmtree -p {p}')
+    typer.echo(f'\nNow try:  secateurs search {path} "delete a whole directory tree" -p {p}')
+    typer.echo(f'          secateurs explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')
 
 
 def main() -> None:

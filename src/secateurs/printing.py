@@ -30,13 +30,13 @@ def ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
 
 def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -> None:
     console = Console()
-    table = Table(
-        title=Text(_printable(f"{qid}  {text}" if qid else text)), title_justify="left", box=None, pad_edge=False
-    )
-    table.add_column("", justify="right", style="dim")
-    table.add_column("score", justify="right")
-    table.add_column("docno", overflow="fold", style="bold")
-    table.add_column("text", no_wrap=True, overflow="ellipsis")
+    title = Text(_printable(f"{qid}  {text}" if qid else text))
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
+    table.add_column("", justify="right", style="dim", min_width=2)
+    table.add_column("score", justify="right", min_width=7)
+    longest = max((len(hit.docno) for hit in ranking), default=5)
+    table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(ranking, start=1):
         table.add_row(str(rank), f"{hit.score:.3f}", Text(_printable(hit.docno)), Text(_printable(hit.text[:300])))
     console.print(table)
