@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
+import numkong
 import numpy as np
 from judged import read_queries
 from numpy.typing import NDArray
@@ -36,8 +37,9 @@ def in_batches(encoder: OnnxEncoder, texts: Sequence[str], size: int) -> list[ND
         for row, i in enumerate(batch):
             ids[row, : len(framed[i])], there[row, : len(framed[i])] = framed[i], 1
         feed = {"input_ids": ids, "attention_mask": there, "token_type_ids": np.zeros_like(ids)}
-        states = encoder._session.run([encoder._output], feed)[0] @ encoder._projection
-        states /= np.linalg.norm(states, axis=-1, keepdims=True)
+        states = encoder._session.run([encoder._output], feed)[0]
+        flat = np.asarray(numkong.dots_packed(states.reshape(-1, states.shape[-1]), encoder._packed))  # as encoder does
+        states = (flat / np.linalg.norm(flat, axis=-1, keepdims=True)).reshape(*states.shape[:2], -1)
         return [(i, states[row, : len(framed[i])]) for row, i in enumerate(batch)]
 
     with ThreadPoolExecutor(encoder.workers) as pool:

@@ -47,11 +47,21 @@ def open_collection(folder: Path, cache: Path, most_queries: int | None = None) 
     return Collection(index, {qid: index.encode_query(text) for qid, text in texts.items()}, qrels)
 
 
+def per_query(
+    qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]], names: list[str]
+) -> dict[str, dict[str, float]]:
+    """Each measure for each query: name -> qid -> value."""
+    scored = [ir_measures.ScoredDoc(qid, docno, score) for qid, hits in run.items() for docno, score in hits]
+    measures = {ir_measures.parse_measure(name): name for name in names}
+    values: dict[str, dict[str, float]] = {name: dict.fromkeys(run, 0.0) for name in names}
+    for metric in ir_measures.iter_calc(list(measures), qrels, scored):
+        values[measures[metric.measure]][metric.query_id] = metric.value
+    return values
+
+
 def measure(
     qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]], names: list[str]
 ) -> dict[str, float]:
     """Mean of each measure over the queries. `run` maps a qid to (docno, score) pairs."""
-    scored = [ir_measures.ScoredDoc(qid, docno, score) for qid, hits in run.items() for docno, score in hits]
-    measures = [ir_measures.parse_measure(name) for name in names]
-    values = ir_measures.calc_aggregate(measures, qrels, scored)
-    return {name: values[measure] for name, measure in zip(names, measures, strict=True)}
+    values = per_query(qrels, run, names)
+    return {name: sum(values[name].values()) / len(values[name]) for name in names}
