@@ -129,7 +129,7 @@ WRONG = [
     (["search", "INDEX"], 2, "give either a QUERY or --queries FILE"),
     (["search", "INDEX", "a", "--queries", "f"], 2, "give either a QUERY or --queries FILE"),
     (["search", "INDEX", "a", "-p", "0"], 2, "p must be a whole number of at least 1"),
-    (["search", "INDEX", "a", "-p", "many"], 2, "many"),
+    (["search", "INDEX", "a", "-p", "many"], 2, "Invalid value for '-p'"),
     (["search", "INDEX", "a", "--order", "best"], 2, "order is one of"),
     (["search", "INDEX", "a", "--gather", "magic"], 2, "gather is one of"),
     (["search", "INDEX", "a", "--json", "--trec"], 2, "not both"),

@@ -24,6 +24,7 @@ _TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that wo
 _TRAINING_POINTS_PER_LIST = 64
 _MOST_TRAINING_POINTS_PER_LIST = 256
 _FEWEST_POINTS_PER_LIST = 39
+_ITERATIONS = 10
 _SMALL = 10_000  # embeddings below which a flat scan beats partitions, and PQ has too little to learn from
 _BLOCK = 65_536
 
@@ -50,7 +51,10 @@ def build(
         wanted = max(int(total * _TRAINING_SHARE), _TRAINING_POINTS_PER_LIST * index.nlist)
         most = _MOST_TRAINING_POINTS_PER_LIST * index.nlist  # FAISS would drop the rest
         sample = np.sort(np.random.default_rng(0).choice(total, min(wanted, most, total), replace=False))
-        index.cp.niter = 10
+        for clustering in [index.cp] + ([index.pq.cp] if hasattr(index, "pq") else []):
+            clustering.niter = _ITERATIONS
+        if hasattr(index, "pq"):  # its codebooks have 256 entries of few dimensions: more points only take longer
+            index.pq.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST
         index.train(decode(sample))
     for start in range(0, total, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, total))
