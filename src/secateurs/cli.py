@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import traceback
 from collections.abc import Iterator
@@ -233,8 +234,9 @@ def demo(
         pairs.append((question, opened.search(question, k=5, p=None), opened.search(question, k=5, p=p)))
         print_side_by_side(*pairs[-1], opened)
     print_summary([(full, pruned) for _, full, pruned in pairs])
-    typer.echo(f'\nNow try:  secateurs search {path} "delete a whole directory tree" -p {p}')
-    typer.echo(f'          secateurs explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')
+    command = "secateurs" if shutil.which("secateurs") else sys.argv[0]  # in a virtual environment that is not active
+    typer.echo(f'\nNow try:  {command} search {path} "delete a whole directory tree" -p {p}')
+    typer.echo(f'          {command} explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')
 
 
 def main() -> None:
