@@ -64,3 +64,12 @@ def random_text(rng: np.random.Generator, tokens: int, dim: int = 16, types: int
     embeddings = rng.normal(size=(tokens, dim)).astype(np.float32)
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     return EncodedText(embeddings, rng.integers(0, types, tokens), np.zeros(tokens))
+
+
+def random_documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]:
+    rng = np.random.default_rng(seed)
+    return [Document(f"d{i:03}", f"text {i}", {"i": i}, random_text(rng, i % 7 + 1, dim)) for i in range(count)]
+
+
+def build_random(path: Path, count: int = 40, **options: object) -> Index:
+    return Index.build(path, random_documents(count), encoder=None, **options)  # type: ignore[arg-type]

@@ -1,35 +1,24 @@
-"""Building, opening, damage, and what an index promises about its files."""
+"""Building and opening an index, and what it refuses."""
 
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
-from conftest import random_text
+from conftest import build_random, random_documents, random_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import DamagedIndexError, EncoderMismatchError, UsageError
-from secateurs.index.storage import FORMAT_VERSION, MANIFEST, Manifest
-
-
-def documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]:
-    rng = np.random.default_rng(seed)
-    return [Document(f"d{i:03}", f"text {i}", {"i": i}, random_text(rng, i % 7 + 1, dim)) for i in range(count)]
-
-
-def build(path: Path, count: int = 40, **options: object) -> Index:
-    return Index.build(path, documents(count), encoder=None, **options)  # type: ignore[arg-type]
+from secateurs.errors import EncoderMismatchError, UsageError
+from secateurs.index.storage import FORMAT_VERSION, MANIFEST
 
 
 def test_a_ranking_is_the_same_after_closing_and_opening(index_path: Path, index: Index, encoder: OnnxEncoder) -> None:
@@ -63,7 +52,7 @@ def test_an_index_loads_its_own_encoder_when_asked_with_text(index_path: Path, i
 
 
 def test_documents_come_back_with_text_and_metadata(tmp_path: Path) -> None:
-    index = build(tmp_path / "i.sec")
+    index = build_random(tmp_path / "i.sec")
     assert index.get("d007") == Document("d007", "text 7", {"i": 7})
     assert "d007" in index
     assert "d999" not in index
@@ -72,7 +61,7 @@ def test_documents_come_back_with_text_and_metadata(tmp_path: Path) -> None:
 
 
 def test_info_counts_what_is_there(tmp_path: Path) -> None:
-    facts = build(tmp_path / "i.sec", 14).info()
+    facts = build_random(tmp_path / "i.sec", 14).info()
     assert facts["documents"] == 14
     assert facts["embeddings"] == 2 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
     assert facts["store"] == "int8"
@@ -95,11 +84,11 @@ def test_an_index_of_nothing_opens_and_finds_nothing(tmp_path: Path, encoder: On
 
 
 def test_an_existing_index_is_replaced_only_on_request(tmp_path: Path) -> None:
-    build(tmp_path / "i.sec", 5)
+    build_random(tmp_path / "i.sec", 5)
     with pytest.raises(SecateursError, match="already"):
-        build(tmp_path / "i.sec", 6)
+        build_random(tmp_path / "i.sec", 6)
     assert len(Index(tmp_path / "i.sec")) == 5
-    assert len(build(tmp_path / "i.sec", 6, overwrite=True)) == 6
+    assert len(build_random(tmp_path / "i.sec", 6, overwrite=True)) == 6
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
 
 
@@ -107,13 +96,13 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")
     with pytest.raises(SecateursError, match="not an index"):
-        build(tmp_path / "precious", overwrite=True)
+        build_random(tmp_path / "precious", overwrite=True)
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_failed_build_leaves_nothing_and_keeps_the_old_index(tmp_path: Path) -> None:
-    build(tmp_path / "i.sec", 5)
-    broken = [*documents(3), Document("bad", encoded=random_text(np.random.default_rng(0), 2, dim=8))]
+    build_random(tmp_path / "i.sec", 5)
+    broken = [*random_documents(3), Document("bad", encoded=random_text(np.random.default_rng(0), 2, dim=8))]
     with pytest.raises(UsageError, match="document 4 has embeddings of 8 dimensions"):
         Index.build(tmp_path / "i.sec", broken, encoder=None, overwrite=True)
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
@@ -145,18 +134,18 @@ def test_a_killed_build_leaves_nothing_that_looks_like_an_index(tmp_path: Path) 
     assert not path.exists()
     with pytest.raises(SecateursError, match="no index at"):
         Index(path)
-    build(path)  # the next build clears the dead one's folder away
+    build_random(path)  # the next build clears the dead one's folder away
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
 
 
 def test_a_duplicate_docno_is_an_error_that_names_both(tmp_path: Path) -> None:
     with pytest.raises(SecateursError, match="document 4: docno 'd001' is already that of document 2"):
-        Index.build(tmp_path / "i.sec", [*documents(3), documents(2)[1]], encoder=None)
+        Index.build(tmp_path / "i.sec", [*random_documents(3), random_documents(2)[1]], encoder=None)
 
 
 def test_bad_documents_can_be_skipped_and_counted(tmp_path: Path) -> None:
     bad: list[str] = []
-    items = [*documents(3), documents(2)[1], {"text": "nameless"}, *documents(5)[3:]]
+    items = [*random_documents(3), random_documents(2)[1], {"text": "nameless"}, *random_documents(5)[3:]]
     index = Index.build(tmp_path / "i.sec", items, encoder=None, on_bad=bad.append)
     assert len(index) == 5
     assert len(bad) == 2
@@ -182,16 +171,16 @@ def test_another_encoder_is_refused(index_path: Path) -> None:
 
 def test_a_query_of_another_dimension_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="8 dimensions, those of the index 16"):
-        build(tmp_path / "i.sec").search(random_text(np.random.default_rng(0), 2, dim=8))
+        build_random(tmp_path / "i.sec").search(random_text(np.random.default_rng(0), 2, dim=8))
 
 
 def test_an_index_of_embeddings_says_that_it_has_no_encoder(tmp_path: Path) -> None:
     with pytest.raises(SecateursError, match="or search with an EncodedText"):
-        build(tmp_path / "i.sec").search("words")
+        build_random(tmp_path / "i.sec").search("words")
 
 
 def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
-    build(tmp_path / "i.sec")
+    build_random(tmp_path / "i.sec")
     manifest = tmp_path / "i.sec" / MANIFEST
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
     with pytest.raises(SecateursError, match="pip install --upgrade secateurs"):
@@ -205,146 +194,9 @@ def test_no_index_and_no_manifest_are_told_apart(tmp_path: Path) -> None:
         Index(tmp_path)
 
 
-FILES = (
-    "embeddings.npy",
-    "blocks.npy",
-    "offsets.npy",
-    "token_ids.npy",
-    "token_kinds.npy",
-    "frequencies.npy",
-    "centre.npy",
-    "documents.sqlite",
-    "faiss.index",
-)
-
-
-@pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sound") / "i.sec"
-    build(path)
-    assert {f.name for f in segment_of(path).iterdir()} == set(FILES)
-    return path
-
-
-def segment_of(path: Path) -> Path:
-    (segment,) = (path / "segments").iterdir()
-    return segment
-
-
-def use(path: Path) -> None:
-    """Everything that reads: both ways of gathering, and explaining."""
-    index = Index(path)
-    query = random_text(np.random.default_rng(0), 3)
-    for gather in ("exhaustive", "faiss"):
-        hits = index.search(query, gather=gather)
-        index.explain(query, hits[0].docno, gather=gather)
-    assert [index.frequencies.token_ids.tolist(), index.get("d001").text]
-
-
-@pytest.mark.parametrize("name", [*FILES, MANIFEST])
-def test_one_flipped_bit_anywhere_is_found_before_it_can_change_a_ranking(
-    sound: Path, name: str, tmp_path: Path
-) -> None:
-    use(sound)
-    for position in (0.2, 0.5, 0.999):
-        copy = tmp_path / f"{position}.sec"
-        shutil.copytree(sound, copy)
-        path = copy / MANIFEST if name == MANIFEST else segment_of(copy) / name
-        content = bytearray(path.read_bytes())
-        content[int(position * len(content))] ^= 4
-        path.write_bytes(content)
-        with pytest.raises(SecateursError):
-            use(copy)
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("change", ["cut", "removed"])
-def test_a_missing_or_shortened_file_is_named_with_what_to_do(
-    sound: Path, name: str, change: str, tmp_path: Path
-) -> None:
-    shutil.copytree(sound, tmp_path / "copy.sec")
-    path = segment_of(tmp_path / "copy.sec") / name
-    if change == "removed":
-        path.unlink()
-    else:
-        path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DamagedIndexError, match=f"{name}.*restore it from a copy, or index again"):
-        Index(tmp_path / "copy.sec")
-
-
-def test_check_reads_every_byte(sound: Path, tmp_path: Path) -> None:
-    Index(sound).check()
-    shutil.copytree(sound, tmp_path / "copy.sec")
-    path = segment_of(tmp_path / "copy.sec") / "embeddings.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    index = Index(tmp_path / "copy.sec")  # opening does not read the embeddings
-    with pytest.raises(DamagedIndexError, match=r"embeddings\.npy"):
-        index.check()
-
-
-def test_searching_writes_nothing(sound: Path, tmp_path: Path) -> None:
-    shutil.copytree(sound, tmp_path / "copy.sec")
-    for path in (tmp_path / "copy.sec").rglob("*"):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy.sec").rglob("*")}
-    use(tmp_path / "copy.sec")
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "copy.sec").rglob("*")} == before
-
-
-def test_a_reader_keeps_what_it_opened_when_the_index_is_replaced(tmp_path: Path) -> None:
-    """Or says that it cannot: never a mixture of two indexes."""
-    path = tmp_path / "i.sec"
-    query = random_text(np.random.default_rng(9), 3)
-    expected = build(path).search(query, gather="exhaustive").hits
-    early, late = Index(path), Index(path)
-    early.search(query)
-    Index.build(path, documents(40, seed=77), encoder=None, overwrite=True)
-    with ThreadPoolExecutor(1) as another_thread:
-        for reader in (early, late):
-            assert another_thread.submit(reader.search, query, gather="exhaustive").result().hits == expected
-    assert early.search(query).hits == expected
-    with pytest.raises(SecateursError, match="open it again"):
-        late.search(query)  # its FAISS file was never read, and is gone
-    assert Index(path).search(query, gather="exhaustive").hits != expected
-
-
-@pytest.mark.parametrize("step", ["rename", "manifest"])
-def test_an_overwrite_that_fails_half_way_leaves_the_old_index(
-    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "i.sec"
-    build(path, 5)
-
-    def fail(*arguments: object) -> None:
-        raise OSError("no space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", fail) if step == "rename" else patch.setattr(Manifest, "write", fail)
-        with pytest.raises(OSError, match="no space"):
-            build(path, 6, overwrite=True)
-    assert len(Index(path)) == 5
-    use(path)
-    assert len(build(path, 7, overwrite=True)) == 7
-    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
-    assert len(list((path / "segments").iterdir())) == 1
-
-
-def test_two_builds_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        for future in [pool.submit(build, tmp_path / "i.sec", 30, overwrite=True) for _ in range(8)]:
-            try:
-                future.result()
-            except (OSError, SecateursError):
-                continue  # somebody else was first: that is an answer too
-    assert len(Index(tmp_path / "i.sec")) == 30
-    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
-
-
 def test_embeddings_and_an_encoder_together_are_refused(tmp_path: Path, encoder: OnnxEncoder) -> None:
     with pytest.raises(UsageError, match="'d000' brings its embeddings: build with encoder=None"):
-        Index.build(tmp_path / "i.sec", documents(2, dim=encoder.dim), encoder=encoder)
+        Index.build(tmp_path / "i.sec", random_documents(2, dim=encoder.dim), encoder=encoder)
 
 
 class Forgetful:

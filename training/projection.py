@@ -262,6 +262,9 @@ def main() -> None:
     arguments.add_argument("--collections", type=Path, required=True)
     arguments.add_argument("--cache", type=Path, required=True)
     arguments.add_argument("--dims", type=int, nargs="+", default=[96])
+    for field in ("epochs", "batch", "rate", "temperature", "contrast"):
+        default = getattr(Recipe, field)
+        arguments.add_argument(f"--{field}", type=type(default), default=default)
     arguments.add_argument("--slow", action="store_true", help="report on debian-descriptions too")
     arguments.add_argument("--states-only", action="store_true", help="stop once everything is cached")
     options = arguments.parse_args()
@@ -307,9 +310,10 @@ def main() -> None:
 
     lists_array, teacher = np.concatenate(rows), np.concatenate(logits)
     for dim in options.dims:
+        recipe = Recipe(dim, options.epochs, options.batch, options.rate, options.temperature, options.contrast)
         layers = {
             "svd": svd_layer(passages, dim),
-            "trained": train(questions, passages, lists_array, teacher, Recipe(dim=dim)),
+            "trained": train(questions, passages, lists_array, teacher, recipe),
         }
         np.save(options.cache / f"projection-{dim}.npy", layers["trained"])
         for layer_name, layer in layers.items():

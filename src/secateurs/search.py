@@ -5,7 +5,7 @@ query -> encoder -> importance order -> keep p -> gather candidates -> exact Max
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -83,12 +83,11 @@ def _best(
 
 
 class _Stopwatch:
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        self._clock = clock
-        self._last = clock()
+    def __init__(self) -> None:
+        self._last = perf_counter()
         self.laps: dict[str, float] = {}
 
     def lap(self, stage: str) -> None:
-        now = self._clock()
+        now = perf_counter()
         self.laps[stage] = (now - self._last) * 1000
         self._last = now

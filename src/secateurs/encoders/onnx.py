@@ -7,7 +7,7 @@ gets no MASKs, up to `query_limit` positions. A document is   [CLS] [D] wordpiec
 
 Every text runs through the network alone. The int8 backbone scales its activations over the whole batch, so in a
 batch a document's embeddings would depend on its neighbours (cosine 0.998 on average, 0.84 at worst, measured by
-benchmarks/encoding.py); alone they are a function of the text, there is no padding, and on a CPU it is as fast, because
+benchmarks/encoding.py); alone they are a function of the text, there is no padding, and it costs little speed, because
 the cores work on different documents.
 """
 

@@ -1,7 +1,7 @@
 """How an embedding is kept: `float16`, or `int8` around the collection's mean.
 
-Most of an embedding's length is the mean of all of them (norm about 0.9). Taking it away moves every document's score
-for a given query by the same amount, so no ranking changes, and what is left is small enough for 8 bits:
+Most of an embedding's length is the mean of all of them. Taking it away moves every document's score for a given query
+by the same amount, so no ranking changes, and what is left is small enough for 8 bits:
 
     float16   row = e                                   q . e  ~  q . row
     int8      row = round((e - centre) / step)          q . e  ~  q . centre  +  step * (q . row)

@@ -1,0 +1,149 @@
+"""The files of an index under damage, replacement and several writers."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import build_random, random_documents, random_text
+
+from secateurs import Index, SecateursError
+from secateurs.errors import DamagedIndexError
+from secateurs.index.storage import MANIFEST, Manifest
+
+FILES = (
+    "embeddings.npy",
+    "blocks.npy",
+    "offsets.npy",
+    "token_ids.npy",
+    "token_kinds.npy",
+    "frequencies.npy",
+    "centre.npy",
+    "documents.sqlite",
+    "faiss.index",
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("sound") / "i.sec"
+    build_random(path)
+    assert {f.name for f in segment_of(path).iterdir()} == set(FILES)
+    return path
+
+
+def segment_of(path: Path) -> Path:
+    (segment,) = (path / "segments").iterdir()
+    return segment
+
+
+def use(path: Path) -> None:
+    """Everything that reads: both ways of gathering, and explaining."""
+    index = Index(path)
+    query = random_text(np.random.default_rng(0), 3)
+    for gather in ("exhaustive", "faiss"):
+        hits = index.search(query, gather=gather)
+        index.explain(query, hits[0].docno, gather=gather)
+    assert [index.frequencies.token_ids.tolist(), index.get("d001").text]
+
+
+@pytest.mark.parametrize("name", [*FILES, MANIFEST])
+def test_one_flipped_bit_anywhere_is_found_before_it_can_change_a_ranking(
+    sound: Path, name: str, tmp_path: Path
+) -> None:
+    use(sound)
+    for position in (0.2, 0.5, 0.999):
+        copy = tmp_path / f"{position}.sec"
+        shutil.copytree(sound, copy)
+        path = copy / MANIFEST if name == MANIFEST else segment_of(copy) / name
+        content = bytearray(path.read_bytes())
+        content[int(position * len(content))] ^= 4
+        path.write_bytes(content)
+        with pytest.raises(SecateursError):
+            use(copy)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("change", ["cut", "removed"])
+def test_a_missing_or_shortened_file_is_named_with_what_to_do(
+    sound: Path, name: str, change: str, tmp_path: Path
+) -> None:
+    shutil.copytree(sound, tmp_path / "copy.sec")
+    path = segment_of(tmp_path / "copy.sec") / name
+    if change == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedIndexError, match=f"{name}.*restore it from a copy, or index again"):
+        Index(tmp_path / "copy.sec")
+
+
+def test_check_reads_every_byte(sound: Path, tmp_path: Path) -> None:
+    Index(sound).check()
+    shutil.copytree(sound, tmp_path / "copy.sec")
+    path = segment_of(tmp_path / "copy.sec") / "embeddings.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    index = Index(tmp_path / "copy.sec")  # opening does not read the embeddings
+    with pytest.raises(DamagedIndexError, match=r"embeddings\.npy"):
+        index.check()
+
+
+def test_searching_writes_nothing(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "copy.sec")
+    for path in (tmp_path / "copy.sec").rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "copy.sec").rglob("*")}
+    use(tmp_path / "copy.sec")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "copy.sec").rglob("*")} == before
+
+
+def test_a_reader_keeps_what_it_opened_when_the_index_is_replaced(tmp_path: Path) -> None:
+    """Or says that it cannot: never a mixture of two indexes."""
+    path = tmp_path / "i.sec"
+    query = random_text(np.random.default_rng(9), 3)
+    expected = build_random(path).search(query, gather="exhaustive").hits
+    early, late = Index(path), Index(path)
+    early.search(query)
+    Index.build(path, random_documents(40, seed=77), encoder=None, overwrite=True)
+    with ThreadPoolExecutor(1) as another_thread:
+        for reader in (early, late):
+            assert another_thread.submit(reader.search, query, gather="exhaustive").result().hits == expected
+    assert early.search(query).hits == expected
+    with pytest.raises(SecateursError, match="open it again"):
+        late.search(query)  # its FAISS file was never read, and is gone
+    assert Index(path).search(query, gather="exhaustive").hits != expected
+
+
+@pytest.mark.parametrize("step", ["rename", "manifest"])
+def test_an_overwrite_that_fails_half_way_leaves_the_old_index(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "i.sec"
+    build_random(path, 5)
+
+    def fail(*arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", fail) if step == "rename" else patch.setattr(Manifest, "write", fail)
+        with pytest.raises(OSError, match="no space"):
+            build_random(path, 6, overwrite=True)
+    assert len(Index(path)) == 5
+    use(path)
+    assert len(build_random(path, 7, overwrite=True)) == 7
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
+    assert len(list((path / "segments").iterdir())) == 1
+
+
+def test_two_builds_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(build_random, tmp_path / "i.sec", 30, overwrite=True) for _ in range(8)]:
+            try:
+                future.result()
+            except (OSError, SecateursError):
+                continue  # somebody else was first: that is an answer too
+    assert len(Index(tmp_path / "i.sec")) == 30
+    assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
