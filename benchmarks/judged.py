@@ -7,12 +7,14 @@ qrels[.split] (TREC format).
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import ir_measures
+import numpy as np
 
-from secateurs import EncodedText, Index
+from secateurs import Document, EncodedText, Index
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,40 @@ def read_queries(folder: Path, most: int | None = None) -> tuple[dict[str, str],
     return {qid: texts[qid] for qid in qids}, [qrel for qrel in qrels if qrel.query_id in chosen]
 
 
-def open_collection(folder: Path, cache: Path, most_queries: int | None = None) -> Collection:
+def encode(folder: Path, cache: Path) -> Index:
+    """The collection's embeddings as float16, encoded once for all indexes that are made of them."""
+    path = cache / f"{folder.name}.f16.sec"
+    if path.exists():
+        return Index(path)
+    return Index.build(path, folder / "corpus.jsonl.gz", store="float16", gather=())
+
+
+def documents_of(index: Index) -> Iterator[Document]:
+    """What `encode` stored, to build from again."""
+    for segment in index.segments:
+        token_kinds = np.load(segment.folder / "token_kinds.npy", mmap_mode="r")
+        for first in range(0, len(segment), 1000):
+            numbers = list(range(first, min(first + 1000, len(segment))))
+            for number, stored in zip(numbers, segment.documents.get(numbers), strict=True):
+                rows = slice(*segment.offsets[number : number + 2].tolist())
+                encoded = EncodedText(segment.embeddings.rows[rows], segment.token_ids[rows], token_kinds[rows])
+                yield Document(stored.docno, stored.text, stored.metadata, encoded)
+
+
+def open_collection(
+    folder: Path,
+    cache: Path,
+    most_queries: int | None = None,
+    store: str = "int8",
+    gather: tuple[str, ...] = ("cells", "faiss"),
+) -> Collection:
     """Index the collection, or reuse the index of an earlier run; encode its queries."""
-    path = cache / f"{folder.name}.sec"
-    index = Index(path) if path.exists() else Index.build(path, folder / "corpus.jsonl.gz")
+    encoded = encode(folder, cache)
+    path = cache / f"{folder.name}.{store}.{'.'.join(gather)}.sec"
+    if not path.exists():
+        Index.build(path, documents_of(encoded), encoder=None, store=store, gather=gather)
     texts, qrels = read_queries(folder, most_queries)
-    return Collection(index, {qid: index.encode_query(text) for qid, text in texts.items()}, qrels)
+    return Collection(Index(path), {qid: encoded.encode_query(text) for qid, text in texts.items()}, qrels)
 
 
 def per_query(

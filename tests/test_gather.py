@@ -1,5 +1,6 @@
-"""Candidates: all of them, or the paper's FAISS stage."""
+"""Candidates: all of them, the paper's FAISS stage, or our cells."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import SecateursError, UsageError
 from secateurs.gather.faiss_ivfpq import _recipe
+from secateurs.gather.files import CELLS
+from secateurs.maxsim import round_query
+from secateurs.records import SearchPlan
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +22,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Index:
     """Enough embeddings for partitions and product quantisation."""
     rng = np.random.default_rng(5)
     documents = [Document(f"d{i:04}", encoded=random_text(rng, int(rng.integers(1, 20)))) for i in range(2000)]
-    return Index.build(tmp_path_factory.mktemp("large") / "l.sec", documents, encoder=None)
+    path = tmp_path_factory.mktemp("large") / "l.sec"
+    return Index.build(path, documents, encoder=None, gather=("cells", "faiss"))
 
 
 def candidates(index: Index, query: EncodedText, **settings: object) -> set[str]:
@@ -33,25 +38,25 @@ def test_exhaustive_gathers_every_document(large: Index) -> None:
 @settings(max_examples=30, deadline=None)
 def test_candidates_grow_with_p(large: Index, seed: int, p: int, order: str) -> None:
     query = random_text(np.random.default_rng(seed), 12)
-    fewer = candidates(large, query, p=p, order=order, k_prime=50)
-    assert fewer <= candidates(large, query, p=p + 1, order=order, k_prime=50)
+    fewer = candidates(large, query, p=p, order=order, gather="faiss", k_prime=50)
+    assert fewer <= candidates(large, query, p=p + 1, order=order, gather="faiss", k_prime=50)
     assert fewer
 
 
-@given(st.integers(0, 10_000), st.sampled_from(["icf", "idf", "first", "random"]))
-@settings(max_examples=20, deadline=None)
-def test_keeping_every_embedding_is_the_same_as_no_pruning(large: Index, seed: int, order: str) -> None:
+@given(st.integers(0, 10_000), st.sampled_from(["icf", "idf", "first", "random"]), st.sampled_from(["cells", "faiss"]))
+@settings(max_examples=30, deadline=None)
+def test_keeping_every_embedding_is_the_same_as_no_pruning(large: Index, seed: int, order: str, gather: str) -> None:
     query = random_text(np.random.default_rng(seed), 6)
-    kept, full = (large.search(query, k=50, p=p, order=order, k_prime=100) for p in (6, None))
+    kept, full = (large.search(query, k=50, p=p, order=order, gather=gather, k_prime=100) for p in (6, None))
     assert kept.hits == full.hits
     assert kept.stats.documents_scored == full.stats.documents_scored
 
 
 def test_candidates_grow_with_k_prime_and_nprobe(large: Index) -> None:
     query = random_text(np.random.default_rng(1), 3)
-    few, more = (candidates(large, query, k_prime=n, nprobe=4) for n in (10, 200))
+    few, more = (candidates(large, query, gather="faiss", k_prime=n, nprobe=4) for n in (10, 200))
     assert few < more
-    narrow, wide = (candidates(large, query, k_prime=5000, nprobe=n) for n in (1, 100))
+    narrow, wide = (candidates(large, query, gather="faiss", k_prime=5000, nprobe=n) for n in (1, 100))
     assert narrow < wide
 
 
@@ -60,7 +65,7 @@ def test_fewer_neighbours_than_k_prime_never_become_the_last_document(tmp_path: 
     rng = np.random.default_rng(2)
     documents = [Document(f"d{i:04}", encoded=random_text(rng, 6)) for i in range(2000)]
     far = EncodedText(-documents[-1].encoded.embeddings, [0] * 6, [0] * 6)  # type: ignore[union-attr]
-    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="faiss")
     found = candidates(index, far, p=1, nprobe=1, k_prime=12_000)
     assert 0 < len(found) < 2000
     assert "d1999" not in found
@@ -76,27 +81,29 @@ def test_faiss_finds_the_documents_that_own_the_nearest_embeddings(large: Index)
         query = random_text(np.random.default_rng(seed), 1)
         nearest = np.argsort(-(rows @ query.embeddings[0]))[:20]
         true = {f"d{owners[i]:04}" for i in nearest}
-        recalls.append(len(true & candidates(large, query, k_prime=100, nprobe=10_000)) / len(true))
+        recalls.append(len(true & candidates(large, query, gather="faiss", k_prime=100, nprobe=10_000)) / len(true))
     assert np.mean(recalls) > 0.9
 
 
 def test_a_document_without_embeddings_is_never_gathered(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     documents = [Document("empty", encoded=random_text(rng, 0)), Document("full", encoded=random_text(rng, 3))]
-    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
-    for gather in ("faiss", "exhaustive"):
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather=("cells", "faiss"))
+    for gather in ("cells", "faiss", "exhaustive"):
         assert [hit.docno for hit in index.search(random_text(rng, 2), gather=gather)] == ["full"]
 
 
-def test_an_index_without_faiss_says_how_to_get_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gather", ["cells", "faiss"])
+def test_an_index_that_was_not_prepared_for_it_says_how_to_get_it(tmp_path: Path, gather: str) -> None:
     documents = [Document("d", encoded=random_text(np.random.default_rng(0), 3))]
     index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="exhaustive")
-    with pytest.raises(SecateursError, match="--gather faiss"):
-        index.search(random_text(np.random.default_rng(0), 2))
+    assert index.search(random_text(np.random.default_rng(0), 2)).plan.gather == "exhaustive"
+    with pytest.raises(SecateursError, match=f"--gather {gather}"):
+        index.search(random_text(np.random.default_rng(0), 2), gather=gather)
 
 
 def test_an_unknown_gatherer_names_the_known_ones(large: Index) -> None:
-    with pytest.raises(UsageError, match="faiss, exhaustive"):
+    with pytest.raises(UsageError, match="cells, faiss, exhaustive"):
         large.search(random_text(np.random.default_rng(0), 2), gather="hnsw")
 
 
@@ -108,20 +115,23 @@ def test_embeddings_of_any_length_are_gathered_by_dot_product(tmp_path: Path) ->
         documents.append(
             Document(f"d{i}", encoded=EncodedText(text.embeddings * rng.uniform(0.2, 5), text.token_ids, [0] * 4))
         )
-    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
-    shared = 0
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather=("cells", "faiss"))
+    shared = {"cells": 0, "faiss": 0}
     for _ in range(20):
         query = random_text(rng, 3)
-        exact, found = (index.search(query, gather=gather, k_prime=60) for gather in ("exhaustive", "faiss"))
-        shared += len({h.docno for h in exact} & {h.docno for h in found})
-    assert shared > 0.95 * 200
+        exact = {hit.docno for hit in index.search(query, gather="exhaustive")}
+        for gather in shared:
+            found = index.search(query, p=None, gather=gather, k_prime=60, nprobe=100, candidates=150)
+            shared[gather] += len(exact & {hit.docno for hit in found})
+    assert min(shared.values()) > 0.9 * 200
 
 
 def test_searching_leaves_faiss_its_threads(large: Index) -> None:
     import faiss
 
     before = faiss.omp_get_max_threads()
-    large.search(random_text(np.random.default_rng(0), 2), k=np.int64(3), k_prime=np.int64(7))  # type: ignore[arg-type]
+    query = random_text(np.random.default_rng(0), 2)
+    large.search(query, k=np.int64(3), gather="faiss", k_prime=np.int64(7))  # type: ignore[arg-type]
     assert faiss.omp_get_max_threads() == before
 
 
@@ -131,3 +141,89 @@ def test_partitions_and_codes_follow_the_size_and_the_dimension() -> None:
     assert _recipe(2_900_000, 100) == "IVF4096,PQ10x8"
     assert _recipe(20_000, 17) == "IVF512,Flat"
     assert _recipe(12_000, 96) == "IVF256,PQ16x8"
+
+
+def approximate_scores(index: Index, embeddings: np.ndarray, nprobe: int) -> dict[int, float]:
+    """What cells.py says in words, in plain Python: the sums over a document's best probed cells, above the lowest."""
+    folder = index.segments[0].folder
+    centroids, offsets, listed = (np.load(folder / name) for name in CELLS)
+    rounded, unit = round_query(embeddings)
+    scores: dict[int, float] = {}
+    for vector, step in zip(rounded.astype(np.int64), unit, strict=True):
+        similar = centroids[:, : len(vector)].astype(np.int64) @ vector
+        probed = np.argsort(-similar, kind="stable")[:nprobe]
+        best: dict[int, float] = {}
+        for cell in probed:
+            for document in listed[offsets[cell] : offsets[cell + 1]].tolist():
+                best.setdefault(document, step * (similar[cell] - similar[probed[-1]]))
+        for document, gain in best.items():
+            scores[document] = scores.get(document, 0.0) + gain
+    return scores
+
+
+@given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 40), st.integers(1, 300))
+@settings(max_examples=40, deadline=None)
+def test_cells_give_the_documents_with_the_best_approximate_scores(
+    large: Index, seed: int, kept: int, nprobe: int, wanted: int
+) -> None:
+    query = random_text(np.random.default_rng(seed), kept).embeddings
+    expected = approximate_scores(large, query, nprobe)
+    plan = SearchPlan(1, None, "icf", "cells", 1, nprobe, wanted)
+    for _ in range(2):  # the second time on sums that the first has to have cleared
+        documents, seen = large.segments[0].gatherer("cells").gather(query, plan)
+        assert seen == len(expected)
+        assert len(documents) == len(set(documents.tolist())) == min(wanted, seen)
+        got = [expected[document] for document in documents.tolist()]
+        assert got == pytest.approx(sorted(expected.values(), reverse=True)[:wanted], abs=1e-4)
+
+
+def test_a_document_is_listed_once_in_each_cell_that_has_an_embedding_of_it(large: Index) -> None:
+    segment = large.segments[0]
+    centroids, offsets, listed = (np.load(segment.folder / name) for name in CELLS)
+    assert len(offsets) == len(centroids) + 1
+    for first, last in pairwise(offsets.tolist()):
+        documents = listed[first:last]
+        assert len(documents) > 0
+        assert (np.diff(documents) > 0).all()
+    assert set(listed.tolist()) == set(np.flatnonzero(np.diff(segment.offsets)).tolist())
+
+
+def test_cells_with_every_cell_and_every_candidate_are_exhaustive(large: Index) -> None:
+    for seed in range(5):
+        query = random_text(np.random.default_rng(seed), 8)
+        exact = large.search(query, k=50, gather="exhaustive")
+        found = large.search(query, k=50, p=None, gather="cells", nprobe=10**6, candidates=10**6)
+        assert found.hits == exact.hits
+
+
+@pytest.mark.parametrize(("effort", "least"), [("fast", 0.8), ("balanced", 0.95), ("exact", 1.0)])
+def test_each_effort_finds_its_share_of_the_exact_ten_on_real_text(
+    effort: str, least: float, index: Index, encoded_queries: list[EncodedText]
+) -> None:
+    shared = 0
+    for query in encoded_queries:
+        exact = {hit.docno for hit in index.search(query, gather="exhaustive")}
+        shared += len(exact & {hit.docno for hit in index.search(query, effort=effort)})
+    assert shared >= least * 10 * len(encoded_queries)
+
+
+def test_embeddings_without_token_ids_are_gathered_as_well(
+    encoded_passages: list[Document], encoded_queries: list[EncodedText], tmp_path: Path
+) -> None:
+    nameless = []
+    for document in encoded_passages:
+        assert document.encoded is not None
+        rows = document.encoded.embeddings
+        nameless.append(Document(document.docno, encoded=EncodedText(rows, [0] * len(rows), [0] * len(rows))))
+    index = Index.build(tmp_path / "i.sec", nameless, encoder=None)
+    shared = 0
+    for query in encoded_queries:
+        exact, found = (index.search(query, gather=gather) for gather in ("exhaustive", "cells"))
+        shared += len({hit.docno for hit in exact} & {hit.docno for hit in found})
+    assert shared >= 0.9 * 10 * len(encoded_queries)
+
+
+def test_threads_share_the_cells_without_sharing_their_sums(large: Index) -> None:
+    queries = [random_text(np.random.default_rng(seed), 6) for seed in range(200)]
+    one_by_one = [large.search(query).hits for query in queries]
+    assert [ranking.hits for ranking in large.search_many(queries, threads=8)] == one_by_one

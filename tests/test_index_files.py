@@ -22,13 +22,16 @@ FILES = (
     "centre.npy",
     "documents.sqlite",
     "faiss.index",
+    "cell_centroids.npy",
+    "cell_offsets.npy",
+    "cell_documents.npy",
 )
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "i.sec"
-    build_random(path)
+    build_random(path, gather=("cells", "faiss"))
     assert {f.name for f in segment_of(path).iterdir()} == set(FILES)
     return path
 
@@ -39,10 +42,10 @@ def segment_of(path: Path) -> Path:
 
 
 def use(path: Path) -> None:
-    """Everything that reads: both ways of gathering, and explaining."""
+    """Everything that reads: all ways of gathering, and explaining."""
     index = Index(path)
     query = random_text(np.random.default_rng(0), 3)
-    for gather in ("exhaustive", "faiss"):
+    for gather in ("exhaustive", "faiss", "cells"):
         hits = index.search(query, gather=gather)
         index.explain(query, hits[0].docno, gather=gather)
     assert [index.frequencies.token_ids.tolist(), index.get("d001").text]
@@ -122,7 +125,7 @@ def test_an_overwrite_that_fails_half_way_leaves_the_old_index(
     tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "i.sec"
-    build_random(path, 5)
+    build_random(path, 5, gather=("cells", "faiss"))
 
     def fail(*arguments: object) -> None:
         raise OSError("no space left on device")

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from secateurs import maxsim as module
+from secateurs.index.building import _reach
 from secateurs.index.stores import Float16Store, Int8Store, Store
-from secateurs.maxsim import maxsim, score
+from secateurs.maxsim import bounds_of_the_rest, maxsim, score
 
 
 def bounds(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -92,6 +93,69 @@ def test_kernel_equals_twin_on_any_shape(
     np.testing.assert_allclose(got, expected[shuffled], atol=tolerance, rtol=0)
 
 
+def like_a_query(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
+    """Unit vectors of which the later ones lie near the first sixteen, as expansion tokens do."""
+    first = rng.normal(size=(count, dim))
+    rest = first[rng.integers(0, min(16, count), count)] + 0.6 * rng.normal(size=(count, dim))
+    query = np.where(np.arange(count)[:, None] < 16, first, rest)
+    return (query / np.linalg.norm(query, axis=1, keepdims=True)).astype(np.float32)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(17, 70), st.integers(1, 12), st.sampled_from([0.0, 0.4, 3.0]))
+@settings(max_examples=60, deadline=None)
+def test_giving_up_early_never_changes_the_k_best(seed: int, count: int, k: int, shift: float) -> None:
+    rng = np.random.default_rng(seed)
+    query = like_a_query(rng, count, 24)
+    embeddings = rng.normal(size=(400, 24)) + shift * rng.normal(size=24)
+    embeddings[:60] = query[rng.integers(0, count, 60)] + 0.2 * rng.normal(size=(60, 24))  # some real matches
+    embeddings = (embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32)
+    plain = Int8Store.fit(embeddings.mean(axis=0), embeddings)
+    rows = plain.encode(embeddings)
+    store = Int8Store(plain.centre, plain.step, _reach(plain, rows))
+    starts, ends = bounds([10] * 40)
+    order = rng.permutation(40)
+    expected = score(plain.prepare(query), rows, starts[order], ends[order])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MANY", 1)
+        got = score(store.prepare(query, rng.permutation(count)), rows, starts[order], ends[order], k)
+    best = np.sort(expected)[-k]
+    assert got[expected >= best].tolist() == expected[expected >= best].tolist()
+    assert set(got[expected < best].tolist()) <= {-np.inf, *expected.tolist()}
+
+
+def test_hopeless_documents_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 1)
+    rng = np.random.default_rng(0)
+    query = like_a_query(rng, 32, 96)
+    embeddings = rng.normal(size=(3000, 96)).astype(np.float32)
+    embeddings[:32] = query  # the first document has every query embedding itself, the others nothing of them
+    embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+    plain = Int8Store.fit(embeddings.mean(axis=0), embeddings)
+    rows = plain.encode(embeddings)
+    store = Int8Store(plain.centre, plain.step, _reach(plain, rows))
+    starts, ends = bounds([40] * 75)
+    assert np.isinf(score(store.prepare(query), rows, starts, ends, k=1)).tolist() == [False, *[True] * 74]
+    assert np.isfinite(score(store.prepare(query), rows, starts, ends)).all()
+    assert np.isfinite(score(plain.prepare(query), rows, starts, ends, k=1)).all()  # of old indexes no reach is known
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None)
+def test_no_embedding_beats_the_bound_of_the_rest(seed: int) -> None:
+    """The bound against the embeddings that come nearest to it: those between the query embedding and its neighbour."""
+    rng = np.random.default_rng(seed)
+    query = like_a_query(rng, 24, 5).astype(np.float64) * rng.uniform(0.5, 2, (24, 1))
+    longest = 1.3
+    table = bounds_of_the_rest(query, np.zeros(24), longest)
+    mixed = query[16:] * rng.random((8, 1)) + query[table[0].astype(int)] * rng.normal(size=(8, 1))
+    embeddings = longest * mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
+    for m, embedding in enumerate(embeddings):
+        near, along, across, inverse, most, radius, _, slack = table[:, m]
+        y = min(query[int(near)] @ embedding, most)
+        bound = along * y + across * np.sqrt(max(radius**2 - (y * inverse) ** 2, 0)) + slack
+        assert query[16 + m] @ embedding <= bound
+
+
 @given(problems(), st.randoms())
 @settings(max_examples=50, deadline=None)
 def test_the_order_of_a_documents_tokens_does_not_matter(
@@ -106,10 +170,10 @@ def test_the_order_of_a_documents_tokens_does_not_matter(
     assert score(store.prepare(query), rows, *whole) == score(store.prepare(query), rows[shuffled], *whole)
 
 
-def test_a_score_does_not_depend_on_what_else_is_scored() -> None:
+@pytest.mark.parametrize("store", [Float16Store(), Int8Store(np.zeros(96, dtype=np.float32), 0.03)])
+def test_a_score_does_not_depend_on_what_else_is_scored(store: Store) -> None:
     rng = np.random.default_rng(3)
     lengths = rng.integers(1, 30, 200).tolist()
-    store = Float16Store()
     rows = store.encode(rng.normal(size=(sum(lengths), 96)).astype(np.float32))
     query = store.prepare(rng.normal(size=(32, 96)).astype(np.float32))
     starts, ends = bounds(lengths)

@@ -20,8 +20,8 @@ def test_hits_are_scored_with_all_embeddings_however_few_gathered_them(index: In
 
 
 def test_pruning_scores_fewer_documents_and_says_so(index: Index) -> None:
-    full = index.search("wait for a thread to finish", k_prime=50)
-    pruned = index.search("wait for a thread to finish", k_prime=50, p=2)
+    full = index.search("wait for a thread to finish", p=None, nprobe=8, candidates=400)
+    pruned = index.search("wait for a thread to finish", p=2, nprobe=8, candidates=400)
     assert pruned.stats.embeddings_kept == len(pruned.kept) == 2
     assert full.stats.embeddings_kept == full.stats.query_embeddings == 32
     assert pruned.stats.documents_scored < full.stats.documents_scored <= full.stats.documents_in_index == len(index)

@@ -5,7 +5,7 @@ import pytest
 
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import UsageError
-from secateurs.index.stores import Float16Store, Int8Store, make_store
+from secateurs.index.stores import Float16Store, Int8Store, Residuals, check_store, encode_residuals, fit_levels
 from secateurs.maxsim import maxsim
 
 
@@ -32,11 +32,28 @@ def test_float16_is_exact_to_half_precision() -> None:
 
 
 def test_an_unknown_store_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match='"int8" or "float16"'):
-        make_store("int4")
+    with pytest.raises(UsageError, match="int8, float16, residual4"):
+        check_store("int4")
 
 
-@pytest.mark.parametrize(("store", "least"), [("int8", 0.93), ("float16", 0.99)])
+def test_two_residual_codes_share_a_byte() -> None:
+    levels = np.arange(-8, 8, dtype=np.int8) * 3
+    rows = np.array([[10, 11, -24, 127]], dtype=np.int8)
+    centroids = np.array([[10, 5, 0, -127]], dtype=np.int8)
+    # differences 0, 6, -24, 254: levels 0, 6, -24 and, of too far, the last; dimensions 0 and 2 meet in byte 0
+    assert encode_residuals(rows, centroids, levels).tolist() == [[8 | 0 << 4, 10 | 15 << 4]]
+    decoded = Residuals(
+        encode_residuals(rows, centroids, levels), np.array([0], dtype=np.uint32), centroids, levels, dim=3
+    )
+    assert decoded[:1].tolist() == [[10, 11, -24]]
+
+
+def test_levels_settle_where_the_values_are() -> None:
+    values = np.repeat(np.arange(-40, 40, 5), 100).astype(np.int16)
+    assert fit_levels(values).tolist() == list(range(-40, 40, 5))
+
+
+@pytest.mark.parametrize(("store", "least"), [("residual4", 0.85), ("int8", 0.93), ("float16", 0.99)])
 def test_top_ten_overlaps_that_of_float32_on_real_embeddings(
     store: str,
     least: float,

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -41,14 +41,25 @@ _debug = False
 
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
 P = Annotated[
-    int | None, typer.Option("-p", "--p", metavar="N", help="Query embeddings to gather with; without it, all of them.")
+    str,
+    typer.Option(
+        "-p", "--p", metavar="N", help="Query embeddings to gather with: a number, all, or auto to follow the effort."
+    ),
 ]
 OrderName = Annotated[
     str, typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random.")
 ]
-GatherName = Annotated[str, typer.Option(metavar="NAME", help="How candidates are found: faiss or exhaustive.")]
+GatherName = Annotated[
+    str, typer.Option(metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto.")
+]
 KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
-NProbe = Annotated[int, typer.Option(metavar="N", help="faiss: partitions looked into.")]
+NProbe = Annotated[
+    int | None, typer.Option(metavar="N", help="Cells, or partitions of faiss, that each kept embedding looks into.")
+]
+Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: documents to score exactly.")]
+Effort = Annotated[
+    str, typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -81,9 +92,10 @@ def index(
         str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")
     ] = DEFAULT_MODEL,
     encoder: Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")] = "onnx",
-    store: Annotated[str, typer.Option(metavar="NAME", help="int8 or float16.")] = "int8",
+    store: Annotated[str, typer.Option(metavar="NAME", help="int8, float16 or residual4 (half of int8).")] = "int8",
     gather: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="What to prepare: faiss (the default) or exhaustive.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
     ] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")
@@ -106,7 +118,7 @@ def index(
         corpus,
         encoder=load_encoder(model, encoder),
         store=store,
-        gather=tuple(gather or ("faiss",)),
+        gather=tuple(gather or ("cells",)),
         overwrite=overwrite,
         on_bad=report if skip_bad else None,
     )
@@ -127,11 +139,13 @@ def search(
         typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
     ] = None,
     k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")] = SearchSettings.k,
-    p: P = SearchSettings.p,
+    p: P = "auto",
     order: OrderName = "icf",
     gather: GatherName = SearchSettings.gather,
     k_prime: KPrime = SearchSettings.k_prime,
     nprobe: NProbe = SearchSettings.nprobe,
+    candidates: Candidates = SearchSettings.candidates,
+    effort: Effort = SearchSettings.effort,
     as_json: AsJson = False,
     trec: Annotated[bool, typer.Option("--trec", help="Print a TREC run.")] = False,
 ) -> None:
@@ -143,12 +157,12 @@ def search(
         raise UsageError("give either a QUERY or --queries FILE")
     if as_json and trec:
         raise UsageError("give --json or --trec, not both")
-    settings = SearchSettings(k, p, order, gather, k_prime, nprobe)
+    settings = SearchSettings(k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
     opened = Index(path)
     asked = [("1", query)] if query is not None else list(_read_queries(str(queries)))
+    rankings = opened.search_many((text for _, text in asked), **vars(settings))
     with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
-        for qid, text in asked:
-            ranking = opened.search(text, **vars(settings))
+        for (qid, text), ranking in zip(asked, rankings, strict=True):
             if trec:
                 for rank, hit in enumerate(ranking, start=1):
                     typer.echo(trec_line(qid, hit.docno, rank, hit.score))
@@ -164,17 +178,20 @@ def explain(
     path: IndexPath,
     query: Annotated[str, typer.Argument(metavar="QUERY")],
     docno: Annotated[str, typer.Argument(metavar="DOCNO", help="The document to explain.")],
-    p: P = SearchSettings.p,
+    p: P = "auto",
     order: OrderName = "icf",
     gather: GatherName = SearchSettings.gather,
     k_prime: KPrime = SearchSettings.k_prime,
     nprobe: NProbe = SearchSettings.nprobe,
+    candidates: Candidates = SearchSettings.candidates,
+    effort: Effort = SearchSettings.effort,
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
     from .index.index import Index
 
-    explanation = Index(path).explain(query, docno, p=p, order=order, gather=gather, k_prime=k_prime, nprobe=nprobe)
+    settings = SearchSettings(1, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
+    explanation = Index(path).explain(query, docno, **vars(settings))
     if as_json:
         typer.echo(json.dumps(asdict(explanation), ensure_ascii=False))
     else:
@@ -230,8 +247,9 @@ def demo(
     typer.echo(f"{size_of(facts)}\n")
     pairs = []
     for question in library.QUESTIONS:
-        opened.search(question, k=5, p=None)  # once before the clock runs: kernels compile, pages are read
-        pairs.append((question, opened.search(question, k=5, p=None), opened.search(question, k=5, p=p)))
+        for _ in range(2):  # the first time kernels compile, and what is read is checked: only the second is shown
+            full, pruned = (opened.search(question, k=5, p=wanted) for wanted in (None, p))
+        pairs.append((question, full, pruned))
         print_side_by_side(*pairs[-1], opened)
     print_summary([(full, pruned) for _, full, pruned in pairs])
     command = "secateurs" if shutil.which("secateurs") else sys.argv[0]  # in a virtual environment that is not active
@@ -258,6 +276,17 @@ def _fail(error: BaseException, code: int) -> None:
     else:
         typer.echo(f"secateurs: {str(error) or type(error).__name__}", err=True)
     sys.exit(code)
+
+
+def _number_or_word(p: str) -> int | Literal["auto"] | None:
+    if p == "auto":
+        return "auto"
+    if p == "all":
+        return None
+    try:
+        return int(p)
+    except ValueError as error:
+        raise UsageError(f"p is a number, all or auto, not {p!r}") from error
 
 
 def _read_queries(source: str) -> Iterator[tuple[str, str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .effort import plan as make_plan
 from .importance import order_positions
 from .records import EncodedText, SearchSettings, TokenKind
 
@@ -34,29 +35,28 @@ class TokenExplanation:
 class Explanation:
     docno: str
     score: float
-    rank: int | None  # among the documents that were gathered; None if this one was not
+    gathered: bool  # some kept embedding finds it
+    rank: int | None  # among the documents that were scored; None if others looked better, or it was not gathered
     documents_scored: int
     tokens: tuple[TokenExplanation, ...]  # in order of importance
-
-    @property
-    def gathered(self) -> bool:
-        return self.rank is not None
 
 
 def explain(index: Index, query: str | EncodedText, docno: str, settings: SearchSettings) -> Explanation:
     encoded = index.encode_query(query)
     segment, number = index.locate(docno)
-    ordered = order_positions(settings.order, encoded, index.frequencies)
-    kept = ordered[: settings.p]
+    plan = make_plan(settings, encoded, index.prepared)
+    ordered = order_positions(plan.order, encoded, index.frequencies)
+    kept = ordered[: plan.p]
+    generous = replace(plan, candidates=max(len(index), 1))  # whoever is found at all
 
     # The ranking this document is or is not in: the same steps as search.search, without cutting at k.
     prepared = segment.store.prepare(encoded.embeddings)
     target = segment.score(prepared, np.array([number]))[0]
-    gathered, better, scored = False, 0, 0
+    is_scored, better, scored = False, 0, 0
     for part in index.segments:
-        documents = part.gatherer(settings.gather).gather(encoded.embeddings[kept], settings)
+        documents, _ = part.gatherer(plan.gather).gather(encoded.embeddings[kept], plan)
         scores = part.score(part.store.prepare(encoded.embeddings), documents)
-        gathered |= part is segment and number in documents
+        is_scored |= part is segment and number in documents
         scored += len(documents)
         better += int((scores > target).sum())
         ties = documents[scores == target].tolist()
@@ -65,12 +65,12 @@ def explain(index: Index, query: str | EncodedText, docno: str, settings: Search
     similarities = segment.similarities(prepared, number)  # (document tokens, query embeddings)
     tokens_of_document = segment.token_ids[segment.offsets[number] : segment.offsets[number + 1]]
     frequency = index.frequencies.collection_frequency(encoded.token_ids)
-    gatherer = segment.gatherer(settings.gather)
+    gatherer = segment.gatherer(plan.gather)
     tokens = []
     for importance, position in enumerate(ordered.tolist(), start=1):
         is_kept = importance <= len(kept)
         match = int(similarities[:, position].argmax()) if len(similarities) else -1
-        alone = gatherer.gather(encoded.embeddings[[position]], settings) if is_kept else ()
+        alone = gatherer.gather(encoded.embeddings[[position]], generous)[0] if is_kept else ()
         tokens.append(
             TokenExplanation(
                 position=position,
@@ -85,4 +85,5 @@ def explain(index: Index, query: str | EncodedText, docno: str, settings: Search
                 match_position=match,
             )
         )
-    return Explanation(docno, float(target), better + 1 if gathered else None, scored, tuple(tokens))
+    gathered = any(token.gathers for token in tokens)
+    return Explanation(docno, float(target), gathered, better + 1 if is_scored else None, scored, tuple(tokens))

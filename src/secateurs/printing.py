@@ -45,10 +45,9 @@ def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -
     stats = ranking.stats
     console.print(
         Text(
-            f"gathered with {stats.embeddings_kept} of {stats.query_embeddings} embeddings"
-            f"{_kept(ranking, opened)}, "
-            f"scored {stats.documents_scored:,} of {stats.documents_in_index:,} documents, "
-            f"{stats.total_milliseconds:.1f} ms\n",
+            f"gathered {stats.documents_gathered:,} of {stats.documents_in_index:,} documents "
+            f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{_kept(ranking, opened)}, "
+            f"scored {stats.documents_scored:,}, {stats.total_milliseconds:.1f} ms\n",
             style="dim",
         )
     )
@@ -81,11 +80,11 @@ def print_explanation(explanation: Explanation, order: str) -> None:
             style="" if token.kept else "dim",
         )
     console.print(table)
-    where = (
-        f"rank {explanation.rank:,} of {explanation.documents_scored:,} documents scored"
-        if explanation.gathered
-        else f"not gathered: none of the {kept} most important embeddings by {order} finds it"
-    )
+    where = f"not gathered: none of the {kept} most important embeddings by {order} finds it"
+    if explanation.rank is not None:
+        where = f"rank {explanation.rank:,} of {explanation.documents_scored:,} documents scored"
+    elif explanation.gathered:
+        where = f"gathered, but {explanation.documents_scored:,} others looked better and were scored instead"
     console.print(Text(f"{_printable(explanation.docno)}: score {explanation.score:.3f}, {where}"))
 
 
@@ -94,7 +93,10 @@ def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: In
     table.add_column("", justify="right", style="dim", width=2)
     for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(pruned, opened)}", pruned)):
         stats = ranking.stats
-        heading = f"{name}\n{stats.documents_scored:,} documents scored, {_search_ms(ranking):.1f} ms"
+        heading = (
+            f"{name}\n{stats.documents_gathered:,} gathered, {stats.documents_scored:,} scored, "
+            f"{_search_ms(ranking):.1f} ms"
+        )
         table.add_column(Text(heading), no_wrap=True, overflow="ellipsis", ratio=1)
         table.add_column("", justify="right", style="dim", width=7)
     for rank in range(max(len(full), len(pruned))):
@@ -124,12 +126,12 @@ def _search_ms(ranking: Ranking) -> float:
 
 
 def print_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
-    scored = [sum(pair[side].stats.documents_scored for pair in pairs) for side in (0, 1)]
+    gathered = [sum(pair[side].stats.documents_gathered for pair in pairs) for side in (0, 1)]
     spent = [sum(_search_ms(pair[side]) for pair in pairs) for side in (0, 1)]
     same = sum(len({h.docno for h in full} & {h.docno for h in pruned}) / max(len(full), 1) for full, pruned in pairs)
     encode = sum(ranking.stats.milliseconds["encode"] for pair in pairs for ranking in pair) / (2 * len(pairs))
     print(
-        f"Over {len(pairs)} questions, pruned search scored {1 - scored[1] / max(scored[0], 1):.0%} fewer documents, "
+        f"Over {len(pairs)} questions, pruned search gathered {1 - gathered[1] / max(gathered[0], 1):.0%} fewer documents, "
         f"was {spent[0] / max(spent[1], 1e-9):.1f} times as fast,\n"
         f"and found {same / len(pairs):.0%} of the same five best. Encoding a question took {encode:.0f} ms more."
     )

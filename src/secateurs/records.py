@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,26 +76,50 @@ class Document:
     encoded: EncodedText | None = None
 
 
+EFFORTS = ("fast", "balanced", "exact")
+
+
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
 class SearchSettings:
-    """How to search. The same words, with the same defaults, on every surface."""
+    """How to search. The same words, with the same defaults, on every surface; effort.py fills in what is left open."""
 
     k: int = 10  # hits wanted
-    p: int | None = None  # query embeddings to gather with; None: all of them
+    p: int | Literal["auto"] | None = "auto"  # query embeddings to gather with; None: all of them
     order: str | Order = "icf"  # which query embeddings matter most: see importance.ORDERS
-    gather: str = "faiss"  # how candidates are found: see gather.GATHERERS
+    gather: str = "auto"  # how candidates are found: see gather.GATHERERS
     k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
-    nprobe: int = 10  # faiss: partitions looked into
+    nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into
+    candidates: int | None = None  # cells: documents that are scored exactly
+    effort: str = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
 
     def __post_init__(self) -> None:
-        check_p(self.p)
-        for name in ("k", "k_prime", "nprobe"):
+        if self.p != "auto":
+            check_p(self.p)
+        for name in ("k", "k_prime"):
             _check_whole_number(name, getattr(self, name))
+        for name in ("nprobe", "candidates"):
+            if getattr(self, name) is not None:
+                _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
+        if self.effort not in EFFORTS:
+            raise UsageError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """Settings with nothing left open: what one search really did."""
+
+    k: int
+    p: int | None
+    order: str | Order
+    gather: str
+    k_prime: int
+    nprobe: int
+    candidates: int
 
 
 def check_p(p: int | None) -> None:
     if p is not None:
-        _check_whole_number("p", p, ", or None to prune nothing")
+        _check_whole_number("p", p, ', None to prune nothing, or "auto"')
 
 
 def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:
@@ -109,8 +133,8 @@ class SearchStats:
 
     query_embeddings: int  # positions in the encoded query; scoring used all of them
     embeddings_kept: int  # positions that gathering used
-    documents_gathered: int
-    documents_scored: int
+    documents_gathered: int  # found by a kept embedding
+    documents_scored: int  # of those, scored exactly
     documents_in_index: int
     milliseconds: Mapping[str, float]  # encode, prune, gather, score, fetch
 
@@ -134,6 +158,7 @@ class Ranking(Sequence[Hit]):
     hits: tuple[Hit, ...]
     query: EncodedText  # in full: scoring used all of it
     kept: tuple[int, ...]  # query positions used for gathering, most important first
+    plan: SearchPlan
     stats: SearchStats
 
     @overload

@@ -5,14 +5,18 @@ query -> encoder -> importance order -> keep p -> gather candidates -> exact Max
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .pruning import prune
+from .effort import plan as make_plan
+from .importance import order_positions
 from .records import EncodedText, Hit, Ranking, SearchSettings, SearchStats
 
 if TYPE_CHECKING:
@@ -24,33 +28,49 @@ def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> 
     watch = _Stopwatch()
     encoded = index.encode_query(query)
     watch.lap("encode")
-    kept = prune(encoded, index.frequencies, settings.p, settings.order)
+    plan = make_plan(settings, encoded, index.prepared)
+    ordered = order_positions(plan.order, encoded, index.frequencies)
+    kept = ordered[: plan.p]
     watch.lap("prune")
-    gathered = [
-        segment.gatherer(settings.gather).gather(encoded.embeddings[kept], settings) for segment in index.segments
-    ]
+    gathered = [segment.gatherer(plan.gather).gather(encoded.embeddings[kept], plan) for segment in index.segments]
+    documents = [some for some, _ in gathered]
     watch.lap("gather")
     scores = [
-        segment.score(segment.store.prepare(encoded.embeddings), documents)
-        for segment, documents in zip(index.segments, gathered, strict=True)
+        segment.score(segment.store.prepare(encoded.embeddings, ordered), some, plan.k)
+        for segment, some in zip(index.segments, documents, strict=True)
     ]
     watch.lap("score")
-    hits = _best(index, gathered, scores, settings.k)
+    hits = _best(index, documents, scores, plan.k)
     watch.lap("fetch")
-    found = sum(map(len, gathered))
     return Ranking(
         hits=tuple(hits),
         query=encoded,
         kept=tuple(kept.tolist()),
+        plan=plan,
         stats=SearchStats(
             query_embeddings=len(encoded),
             embeddings_kept=len(kept),
-            documents_gathered=found,
-            documents_scored=found,
+            documents_gathered=sum(count for _, count in gathered),
+            documents_scored=sum(map(len, documents)),
             documents_in_index=len(index),
             milliseconds=watch.laps,
         ),
     )
+
+
+def search_many(
+    index: Index, queries: Iterable[str | EncodedText], settings: SearchSettings, threads: int | None = None
+) -> Iterator[Ranking]:
+    """Rankings in the order of the queries, several at a time: kernels and encoder work outside Python's lock."""
+    threads = threads or os.cpu_count() or 1
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Ranking]] = deque()
+        for query in queries:
+            waiting.append(pool.submit(search, index, query, settings))
+            if len(waiting) > 4 * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def _best(

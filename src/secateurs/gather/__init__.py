@@ -1,4 +1,4 @@
-"""Kept query embeddings to candidate documents. Two ways behind one protocol."""
+"""Kept query embeddings to candidate documents. Three ways behind one protocol."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
-from ..records import SearchSettings
+from ..records import SearchPlan
 
-GATHERERS = ("faiss", "exhaustive")
+GATHERERS = ("cells", "faiss", "exhaustive")  # the first that an index has been prepared for is its default
 
 
 class Gatherer(Protocol):
-    def gather(self, embeddings: NDArray[np.float32], settings: SearchSettings) -> NDArray[np.int64]:
-        """Numbers of the candidate documents, ascending, each once; none that has no embedding."""
+    def gather(self, embeddings: NDArray[np.float32], plan: SearchPlan) -> tuple[NDArray[np.int64], int]:
+        """Numbers of the documents to score, each once, none without embeddings; and how many it chose them from."""
+
+
+def check_gatherer(name: str) -> None:
+    if name not in GATHERERS:
+        raise UsageError(f"gather is one of {', '.join(GATHERERS)}, not {name!r}")
 
 
 def open_gatherer(name: str, segment: Path, offsets: NDArray[np.int64]) -> Gatherer:
-    if name not in GATHERERS:
-        raise UsageError(f"gather is one of {', '.join(GATHERERS)}, not {name!r}")
+    check_gatherer(name)
     if name == "exhaustive" or offsets[-1] == 0:  # nothing to gather: any way will do
         from .exhaustive import Exhaustive
 
         return Exhaustive(offsets)
-    from .faiss_ivfpq import FaissIVFPQ
+    if name == "faiss":
+        from .faiss_ivfpq import FaissIVFPQ
 
-    return FaissIVFPQ(segment)
+        return FaissIVFPQ(segment)
+    from .cells import Cells
+
+    return Cells(segment, len(offsets) - 1)

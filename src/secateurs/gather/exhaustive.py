@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import SearchSettings
+from ..records import SearchPlan
 
 
 class Exhaustive:
     def __init__(self, offsets: NDArray[np.int64]) -> None:
         self._documents = np.flatnonzero(np.diff(offsets) > 0).astype(np.int64)
 
-    def gather(self, embeddings: NDArray[np.float32], settings: SearchSettings) -> NDArray[np.int64]:
-        return self._documents
+    def gather(self, embeddings: NDArray[np.float32], plan: SearchPlan) -> tuple[NDArray[np.int64], int]:
+        return self._documents, len(self._documents)

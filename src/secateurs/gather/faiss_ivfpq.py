@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError
-from ..records import SearchSettings
+from ..records import SearchPlan
+from .files import FAISS
 
-FILE = "faiss.index"
 _TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that would starve the partitions
 _TRAINING_POINTS_PER_LIST = 64
 _MOST_TRAINING_POINTS_PER_LIST = 256
@@ -37,7 +37,7 @@ def build(
     unit: bool,
     on_progress: Callable[[int], None] = lambda embeddings: None,
 ) -> None:
-    """Train on a seeded sample, add all embeddings a block at a time, write FILE.
+    """Train on a seeded sample, add all embeddings a block at a time, write the index.
 
     `decode` gives the embeddings of some rows as float32; `on_progress` hears how many were added. Embeddings of unit
     length are compared by L2 distance, as in the paper; for others that would not be the order of their dot products.
@@ -61,7 +61,7 @@ def build(
         owners = np.searchsorted(offsets, rows, side="right") - 1
         index.add_with_ids(decode(slice(start, start + len(rows))), owners)
         on_progress(len(rows))
-    faiss.write_index(index, str(folder / FILE))
+    faiss.write_index(index, str(folder / FAISS))
 
 
 def _recipe(total: int, dim: int) -> str:
@@ -76,28 +76,29 @@ class FaissIVFPQ:
     def __init__(self, segment: Path) -> None:
         import faiss
 
-        path = segment / FILE
+        path = segment / FAISS
         if not path.is_file():
             raise SecateursError(
                 f'{segment.parent.parent} was built without gather="faiss": build it again with  --gather faiss'
             )
         self._index: Any = faiss.read_index(str(path))
 
-    def gather(self, embeddings: NDArray[np.float32], settings: SearchSettings) -> NDArray[np.int64]:
+    def gather(self, embeddings: NDArray[np.float32], plan: SearchPlan) -> tuple[NDArray[np.int64], int]:
         import faiss
 
         if len(embeddings) == 0:
-            return np.empty(0, dtype=np.int64)
+            return np.empty(0, dtype=np.int64), 0
         parameters = None
         if hasattr(self._index, "nprobe"):  # per call, not on the index: other threads may search with other settings
             parameters = faiss.SearchParametersIVF()
-            parameters.nprobe = int(settings.nprobe)
+            parameters.nprobe = int(plan.nprobe)
         threads = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(1)  # one query, one thread
         try:
-            _, owners = self._index.search(embeddings, int(settings.k_prime), params=parameters)  # (kept, k')
+            _, owners = self._index.search(embeddings, int(plan.k_prime), params=parameters)  # (kept, k')
         finally:
             faiss.omp_set_num_threads(threads)
         found = np.unique(owners)
         # FAISS fills up with -1 when it finds fewer than k'; as an index that would mean the last document.
-        return found[np.searchsorted(found, 0) :]
+        found = found[np.searchsorted(found, 0) :]
+        return found, len(found)

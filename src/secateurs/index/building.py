@@ -1,7 +1,7 @@
 """Documents to a finished segment, streaming.
 
 Embeddings are staged on disk as float16 while they come, because int8 needs the mean of all of them first. In memory
-are a number per document, one block of embeddings, and what FAISS builds.
+are a number per document and per embedding, a few blocks of embeddings, and what FAISS builds, if it is asked for.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ from ..corpus import BadDocumentError, OnBad, to_document
 from ..encoders import Encoder
 from ..errors import SecateursError, UsageError
 from ..frequencies import Frequencies
-from ..gather import GATHERERS, faiss_ivfpq
+from ..gather import cells, check_gatherer, faiss_ivfpq
+from ..gather.files import CELLS_OF_EMBEDDINGS, CENTROIDS
+from ..maxsim import whole_dwords
 from ..progress import progress_bar
 from ..records import Document, EncodedText
 from .documents import DocumentWriter
 from .storage import (
+    BLOCK_ROWS,
     MANIFEST,
     Manifest,
     SegmentRecord,
@@ -35,7 +38,7 @@ from .storage import (
     sync_folder,
     write_lock,
 )
-from .stores import Float16Store, Int8Store, Store
+from .stores import Float16Store, Int8Store, Residuals, Store, check_store, encode_residuals, fit_levels
 
 _BLOCK = 65_536  # rows converted at a time
 _SAMPLE = 200_000  # rows that decide the int8 step
@@ -95,51 +98,65 @@ class SegmentWriter:
         self._lengths.append(len(encoded))
         self._cut += encoded.cut > 0
 
-    def finish(self, store_name: str, gatherers: Sequence[str], dim: int, progress: bool | None) -> SegmentRecord:
+    def finish(self, store: str, gatherers: Sequence[str], dim: int, progress: bool | None) -> SegmentRecord:
         if len(self._lengths) != self._reserved:
             raise SecateursError(f"the encoder gave {len(self._lengths)} encodings for {self._reserved} documents")
         self._close()
         offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)
-        np.save(self._folder / "offsets.npy", offsets)
-        store = self._write_arrays(store_name, offsets, dim, progress)
-        for file in self._staged.values():
-            Path(file.name).unlink()
         total = int(offsets[-1])
+        token_ids: Any = _map(self._staged["token_ids"], np.int32, (total,))
+        self._write_tokens(offsets, token_ids)
+        staged: Any = _map(self._staged["rows"], np.float16, (total, dim))
+        int8, reach = None, None
+        rows: Any = None  # what reads like the stored embeddings
+        if store != "float16" or "cells" in gatherers:  # cells are made from int8 rows, whatever is stored
+            int8 = self._fit_int8(staged)
+            name = "embeddings.npy" if store == "int8" else "staged.int8.npy"
+            rows = _store_rows(self._folder / name, staged, int8, progress)
+            if total and (store == "residual4" or "cells" in gatherers):
+                with progress_bar("building cells", total, "embeddings", progress) as advance:
+                    cells.build(self._folder, offsets, token_ids, rows, store == "residual4", advance)
+        if store == "residual4":
+            rows = _store_residuals(self._folder, rows, progress)
+        if store == "float16":
+            rows = _store_rows(self._folder / "embeddings.npy", staged, Float16Store(), progress)
+        else:
+            assert int8 is not None
+            np.save(self._folder / "centre.npy", int8.centre)
+            reach = _reach(int8, rows)
+        np.save(self._folder / "blocks.npy", block_checksums(np.load(self._folder / "embeddings.npy", mmap_mode="r")))
         if "faiss" in gatherers and total:
-            rows = np.load(self._folder / "embeddings.npy", mmap_mode="r")
-
-            def decode(some: NDArray[np.int64] | slice) -> NDArray[np.float32]:
-                return store.decode(rows[some])
-
+            stored: Store = Float16Store() if store == "float16" or int8 is None else int8
             with progress_bar("building faiss", total, "embeddings", progress) as advance:
-                faiss_ivfpq.build(self._folder, offsets, decode, dim, self._unit, advance)
+                faiss_ivfpq.build(
+                    self._folder, offsets, lambda some: stored.decode(rows[some]), dim, self._unit, advance
+                )
+        rows = staged = token_ids = None  # nothing stays mapped, so that the staged files can go on any system
+        for path in self._folder.glob("staged.*"):
+            path.unlink()
         return SegmentRecord(
             name=self._folder.name,
             documents=len(self._lengths),
             embeddings=total,
             cut_documents=self._cut,
-            step=store.step if isinstance(store, Int8Store) else None,
+            step=int8.step if int8 is not None and store != "float16" else None,
             files=describe_files(self._folder),
+            block_rows=BLOCK_ROWS,
+            reach=reach,
         )
 
-    def _write_arrays(self, store_name: str, offsets: NDArray[np.int64], dim: int, progress: bool | None) -> Store:
-        """Staged bytes to .npy files. Nothing is left mapped, so that the staged files can go on any system."""
-        total = int(offsets[-1])
-        staged = _map(self._staged["rows"], np.float16, (total, dim))
-        token_ids = _map(self._staged["token_ids"], np.int32, (total,))
-        store: Store = Float16Store()
-        if store_name == "int8":
-            centre = np.zeros(dim) if self._sum is None else self._sum / max(total, 1)
-            store = Int8Store.fit(centre.astype(np.float32), staged[:: max(1, total // _SAMPLE)].astype(np.float32))
-            np.save(self._folder / "centre.npy", store.centre)
+    def _write_tokens(self, offsets: NDArray[np.int64], token_ids: NDArray[np.int32]) -> None:
+        np.save(self._folder / "offsets.npy", offsets)
         np.save(self._folder / "token_ids.npy", token_ids)
-        np.save(self._folder / "token_kinds.npy", _map(self._staged["token_kinds"], np.uint8, (total,)))
+        np.save(self._folder / "token_kinds.npy", _map(self._staged["token_kinds"], np.uint8, token_ids.shape))
         counted = Frequencies.of(token_ids, offsets)
         counts = np.stack([counted.token_ids.astype(np.int64), counted.collection, counted.document])
         np.save(self._folder / "frequencies.npy", counts)
-        rows = _store_rows(self._folder / "embeddings.npy", staged, store, progress)
-        np.save(self._folder / "blocks.npy", block_checksums(rows))
-        return store
+
+    def _fit_int8(self, staged: NDArray[np.float16]) -> Int8Store:
+        centre = np.zeros(staged.shape[1]) if self._sum is None else self._sum / max(len(staged), 1)
+        sample = staged[:: max(1, len(staged) // _SAMPLE)].astype(np.float32)
+        return Int8Store.fit(centre.astype(np.float32), sample)
 
 
 def _store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress: bool | None) -> NDArray[Any]:
@@ -152,6 +169,39 @@ def _store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress:
             advance(len(block))
     rows.flush()
     return rows
+
+
+def _store_residuals(folder: Path, rows: NDArray[np.int8], progress: bool | None) -> Residuals:
+    """int8 rows to 4-bit codes around the centroids of their cells, which are there already."""
+    width = -(-rows.shape[1] // 4) * 4
+    homes, centroids = np.zeros(0, dtype=np.uint32), np.zeros((0, width), dtype=np.int8)
+    if len(rows):
+        homes, centroids = (np.load(folder / name, mmap_mode="r") for name in (CELLS_OF_EMBEDDINGS, CENTROIDS))
+    else:
+        np.save(folder / CELLS_OF_EMBEDDINGS, homes)
+        np.save(folder / CENTROIDS, centroids)
+    sample = slice(None, None, max(1, len(rows) // (_SAMPLE // 10)))
+    levels = fit_levels(whole_dwords(rows[sample]).astype(np.int16) - centroids[homes[sample]])
+    np.save(folder / "levels.npy", levels)
+    shape = (len(rows), width // 2)
+    codes = np.lib.format.open_memmap(folder / "embeddings.npy", mode="w+", dtype=np.uint8, shape=shape)
+    with progress_bar("coding residuals", len(rows), "embeddings", progress) as advance:
+        for start in range(0, len(rows), _BLOCK):
+            some = slice(start, start + _BLOCK)
+            codes[some] = encode_residuals(whole_dwords(rows[some]), centroids[homes[some]], levels)
+            advance(len(codes[some]))
+    codes.flush()
+    return Residuals(codes, homes, centroids, levels, rows.shape[1])
+
+
+def _reach(store: Int8Store, rows: Any) -> tuple[float, float]:
+    """The longest stored embedding and the largest distance of one from the centre."""
+    longest, farthest = 0.0, 0.0
+    for start in range(0, rows.shape[0], _BLOCK):
+        decoded = store.decode(rows[start : start + _BLOCK])
+        longest = max(longest, float(np.linalg.norm(decoded, axis=1).max(initial=0)))
+        farthest = max(farthest, float(np.linalg.norm(decoded - store.centre, axis=1).max(initial=0)))
+    return longest * (1 + 1e-6), farthest * (1 + 1e-6)
 
 
 def _map(file: IO[bytes], dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -174,11 +224,9 @@ def write_segment(
 
     The place ("corpus.jsonl, line 7") is for error messages.
     """
-    if store not in ("int8", "float16"):
-        raise UsageError(f'store is "int8" or "float16", not {store!r}')
+    check_store(store)
     for name in gatherers:
-        if name not in GATHERERS:
-            raise UsageError(f"gather is one of {', '.join(GATHERERS)}, not {name!r}")
+        check_gatherer(name)
     description = "encoding documents" if encoder is not None else "reading embeddings"
     with SegmentWriter(folder) as writer:
         with progress_bar(description, total, "passages", progress) as advance:

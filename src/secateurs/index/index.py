@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cached_property, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import explain as explaining
 from .. import search as searching
@@ -14,6 +15,8 @@ from ..corpus import OnBad, count_documents, read_places
 from ..encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ..errors import EncoderMismatchError, SecateursError, UsageError
 from ..frequencies import Frequencies
+from ..gather import GATHERERS
+from ..gather.files import FILES_OF
 from ..importance import Order
 from ..records import Document, EncodedText, Ranking, SearchSettings
 from ..version import __version__
@@ -46,7 +49,7 @@ class Index:
         *,
         encoder: Encoder | str | None = DEFAULT_MODEL,
         store: str = DEFAULT_STORE,
-        gather: Sequence[str] = ("faiss",),
+        gather: Sequence[str] = ("cells",),
         overwrite: bool = False,
         progress: bool | None = None,
         on_bad: OnBad | None = None,
@@ -56,8 +59,8 @@ class Index:
         documents   mappings with "docno", "text" and any metadata; or Document records; or the path of a corpus
                     (see secateurs.corpus)
         encoder     a model's name or folder, an Encoder, or None if every Document brings its embeddings
-        store       "int8" or "float16"
-        gather      what to prepare for gathering; "exhaustive" needs no preparation
+        store       "int8", "float16" or "residual4": docs/index-format.md compares them
+        gather      what to prepare for gathering: "cells", "faiss" or both; "exhaustive" needs no preparation
         progress    None shows bars on a terminal, True always, False never
         on_bad      called with a message for each document that cannot be used; without it the first one raises
 
@@ -82,28 +85,30 @@ class Index:
         self,
         query: str | EncodedText,
         k: int = SearchSettings.k,
-        p: int | None = SearchSettings.p,
+        p: int | Literal["auto"] | None = SearchSettings.p,
         order: str | Order = SearchSettings.order,
         gather: str = SearchSettings.gather,
         k_prime: int = SearchSettings.k_prime,
-        nprobe: int = SearchSettings.nprobe,
+        nprobe: int | None = SearchSettings.nprobe,
+        candidates: int | None = SearchSettings.candidates,
+        effort: str = SearchSettings.effort,
     ) -> Ranking:
-        """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
-        return searching.search(self, query, SearchSettings(k, p, order, gather, k_prime, nprobe))
+        """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
-    def explain(
-        self,
-        query: str | EncodedText,
-        docno: str,
-        p: int | None = SearchSettings.p,
-        order: str | Order = SearchSettings.order,
-        gather: str = SearchSettings.gather,
-        k_prime: int = SearchSettings.k_prime,
-        nprobe: int = SearchSettings.nprobe,
-    ) -> explaining.Explanation:
-        """Token by token, why a document has its score, and which query embeddings gather it."""
-        settings = SearchSettings(p=p, order=order, gather=gather, k_prime=k_prime, nprobe=nprobe)
-        return explaining.explain(self, query, docno, settings)
+        `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. One thread.
+        """
+        settings = SearchSettings(k, p, order, gather, k_prime, nprobe, candidates, effort)
+        return searching.search(self, query, settings)
+
+    def search_many(
+        self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
+    ) -> Iterator[Ranking]:
+        """A ranking for each query, in their order, on all cores or so many threads. Settings as in `search`."""
+        return searching.search_many(self, queries, _settings(settings), threads)
+
+    def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
+        """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
+        return explaining.explain(self, query, docno, _settings(settings))
 
     def __len__(self) -> int:
         return sum(len(segment) for segment in self.segments)
@@ -128,6 +133,15 @@ class Index:
     def frequencies(self) -> Frequencies:
         """Token frequencies of the whole collection."""
         return reduce(Frequencies.__add__, (segment.frequencies for segment in self.segments))
+
+    @cached_property
+    def prepared(self) -> tuple[str, ...]:
+        """The ways of gathering that this index can do, the default first."""
+        return tuple(
+            name
+            for name in GATHERERS
+            if all(_has_files(record, FILES_OF.get(name, ())) for record in self.manifest.segments)
+        )
 
     @property
     def encoder(self) -> Encoder:
@@ -177,7 +191,7 @@ class Index:
             "token_types": len(self.frequencies.token_ids),
             "dim": self.manifest.dim,
             "store": self.manifest.store,
-            "gather": ["exhaustive", *(["faiss"] if _has_file(records, "faiss.index") else [])],
+            "gather": list(self.prepared),
             "encoder": dict(self.manifest.encoder),
             "bytes": sum(sizes),
             "segments": len(records),
@@ -224,8 +238,16 @@ def _origin(spec: Mapping[str, Any]) -> str:
     return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
 
 
-def _has_file(records: Iterable[SegmentRecord], name: str) -> bool:
-    return all(name in record.files for record in records)
+def _settings(given: Mapping[str, Any]) -> SearchSettings:
+    known = [field.name for field in fields(SearchSettings)]
+    for name in given:
+        if name not in known:
+            raise UsageError(f"there is no search setting {name!r}: there are {', '.join(known)}")
+    return SearchSettings(**given)
+
+
+def _has_files(record: SegmentRecord, names: Iterable[str]) -> bool:
+    return record.embeddings == 0 or all(name in record.files for name in names)
 
 
 def _with_places(

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from ..frequencies import Frequencies
 from ..gather import Gatherer, open_gatherer
-from ..maxsim import score, similarities
+from ..gather.files import CELLS_OF_EMBEDDINGS, CENTROIDS, FILES_OF
+from ..maxsim import PreparedQuery, score, similarities
 from .documents import Documents
 from .storage import CheckedRows, SegmentRecord, check_bytes, check_files
-from .stores import PreparedQuery, Store, make_store
+from .stores import Float16Store, Int8Store, Residuals, Store
 
 
 class Segment:
@@ -27,10 +28,18 @@ class Segment:
         check_files(folder, record, every_byte=False)
         self.folder = folder
         self.record = record
-        centre = self._array("centre.npy") if record.step is not None else None
-        self.store: Store = make_store(store, centre, record.step)
+        self.store: Store = Float16Store()
+        if record.step is not None:
+            centre = self._array("centre.npy")
+            self.store = Int8Store(centre, record.step, record.reach)
         self.offsets: NDArray[np.int64] = self._array("offsets.npy")
-        self.embeddings = CheckedRows(folder / "embeddings.npy", self._array("blocks.npy"))
+        self.embeddings = CheckedRows(folder / "embeddings.npy", self._array("blocks.npy"), record.block_rows)
+        self._rows: Any = np.asarray(self.embeddings.rows)
+        if store == "residual4":
+            for name in (CELLS_OF_EMBEDDINGS, CENTROIDS):
+                check_bytes(folder, record, name)
+            cells, centroids, levels = map(self._array, (CELLS_OF_EMBEDDINGS, CENTROIDS, "levels.npy"))
+            self._rows = Residuals(self._rows, cells, centroids, levels, len(centre))
         self.documents = Documents(folder / "documents.sqlite")
         token_ids, collection, document = np.asarray(self._array("frequencies.npy"))
         self.frequencies = Frequencies(token_ids.astype(np.int32), collection, document)
@@ -46,23 +55,24 @@ class Segment:
 
     def gatherer(self, name: str) -> Gatherer:
         if name not in self._gatherers:
-            if f"{name}.index" in self.record.files:
-                check_bytes(self.folder, self.record, f"{name}.index")
+            for file in FILES_OF.get(name, ()):
+                if file in self.record.files:
+                    check_bytes(self.folder, self.record, file)
             self._gatherers[name] = open_gatherer(name, self.folder, self.offsets)
         return self._gatherers[name]
 
-    def score(self, query: PreparedQuery, documents: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Eq. 1 for each of the documents, on the stored embeddings."""
+    def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
+        """Eq. 1 for each of the documents, on the stored embeddings; with k, only the k best need be right."""
         starts, ends = self.offsets[documents], self.offsets[documents + 1]
         self.embeddings.check(starts, ends)
-        return score(query, self.embeddings.rows, starts, ends)
+        return score(query, self._rows, starts, ends, k)
 
     def similarities(self, query: PreparedQuery, document: int) -> NDArray[np.float64]:
         """(document tokens, query embeddings), from the same products as the score."""
         start, end = self.offsets[document : document + 2]
         self.embeddings.check(np.array([start]), np.array([end]))
-        return similarities(query, self.embeddings.rows[start:end])
+        return similarities(query, self._rows[start:end])
 
     def _array(self, name: str) -> NDArray[Any]:
-        array: NDArray[Any] = np.load(self.folder / name, mmap_mode="r")
+        array: NDArray[Any] = np.asarray(np.load(self.folder / name, mmap_mode="r"))  # one type for the kernels
         return array

@@ -4,20 +4,23 @@
       manifest.json             what is in the index; written last, so a folder without it is not an index
       write.lock                empty; whoever changes the index holds it
       segments/1f0c9a72b3d4/    a random name; never changed once the manifest names it
-        embeddings.npy          (embeddings, dim) int8 or float16, document after document
-        blocks.npy              (blocks,) uint32: CRC-32 of every BLOCK_ROWS rows of embeddings.npy
+        embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
+        blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
         offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
         token_ids.npy           (embeddings,) int32
         token_kinds.npy         (embeddings,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
-        centre.npy              (dim,) float32, store int8 only
+        centre.npy              (dim,) float32, stores int8 and residual4
+        levels.npy              (16,) int8, store residual4
+        embedding_cells.npy     (embeddings,) uint32, store residual4
         documents.sqlite        docno, text, metadata
-        faiss.index             gather="faiss" only
+        cell_*.npy              gather="cells" and store residual4: see gather/cells.py
+        faiss.index             gather="faiss"
 
 manifest.json holds the format version, the encoder's name and fingerprint, counts, and per file its size and CRC-32;
 its last field is a checksum of itself. Opening checks the manifest, every file's size, and the bytes of every file but
-the largest: embeddings are checked block by block, the first time a block is read, faiss.index and token_ids.npy
-when they are first used.
+the largest: embeddings are checked block by block, the first time a block is read, token_ids.npy and the files of a
+way of gathering when they are first used.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +41,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedIndexError, SecateursError
+from ..gather.files import CELLS_OF_EMBEDDINGS, FILES_OF
 
 FORMAT = "secateurs-index"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 LOCK = "write.lock"
-BLOCK_ROWS = 1024
+BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
 _CHUNK = 1 << 20
-_CHECKED_WHEN_USED = frozenset({"embeddings.npy", "token_ids.npy", "faiss.index"})
+_CHECKED_WHEN_USED = frozenset({"embeddings.npy", "token_ids.npy", CELLS_OF_EMBEDDINGS, *chain(*FILES_OF.values())})
 _REMEDY = "restore it from a copy, or index again"
 
 
@@ -56,8 +61,10 @@ class SegmentRecord:
     documents: int
     embeddings: int
     cut_documents: int  # documents longer than the encoder takes
-    step: float | None  # store int8: width of one integer step
+    step: float | None  # stores int8 and residual4: width of one integer step
     files: Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
+    block_rows: int = 1024  # rows under one checksum; what older indexes have, where it was not written down
+    reach: tuple[float, float] | None = None  # longest embedding, largest distance from the centre; older indexes: None
 
 
 @dataclass(frozen=True)
@@ -150,29 +157,29 @@ def check_bytes(folder: Path, record: SegmentRecord, name: str) -> None:
 
 def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
     starts = range(0, len(rows), BLOCK_ROWS)
-    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].tobytes()) for start in starts], dtype=np.uint32)
+    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].data) for start in starts], dtype=np.uint32)
 
 
 class CheckedRows:
     """Embeddings on disk whose blocks are checked the first time they are about to be read."""
 
-    def __init__(self, path: Path, checksums: NDArray[np.uint32]) -> None:
+    def __init__(self, path: Path, checksums: NDArray[np.uint32], block_rows: int) -> None:
         self.rows: NDArray[Any] = np.load(path, mmap_mode="r")
         self._path = path
         self._checksums = checksums
+        self._block_rows = block_rows
         self._unchecked = np.ones(len(checksums), dtype=bool)
 
     def check(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
-        if not self._unchecked.any():
-            return
-        wanted = np.zeros(len(self._checksums) + 1, dtype=np.int64)  # +1 where a run begins, -1 behind its end
-        np.add.at(wanted, starts[starts < ends] // BLOCK_ROWS, 1)
-        np.add.at(wanted, (ends[starts < ends] - 1) // BLOCK_ROWS + 1, -1)
-        for block in np.flatnonzero((np.cumsum(wanted)[:-1] > 0) & self._unchecked):
-            rows = self.rows[block * BLOCK_ROWS : (block + 1) * BLOCK_ROWS]
-            if zlib.crc32(rows.tobytes()) != self._checksums[block]:
-                raise DamagedIndexError(f"{self._path} was altered (rows from {block * BLOCK_ROWS}): {_REMEDY}")
+        first, last = starts // self._block_rows, (ends - 1) // self._block_rows
+        count = np.where(starts < ends, last - first + 1, 0)
+        before = np.cumsum(count) - count
+        wanted = np.repeat(first - before, count) + np.arange(count.sum())
+        for block in np.unique(wanted[self._unchecked[wanted]]):
+            rows = self.rows[block * self._block_rows : (block + 1) * self._block_rows]
+            if zlib.crc32(rows.data) != self._checksums[block]:
+                raise DamagedIndexError(f"{self._path} was altered (rows from {block * self._block_rows}): {_REMEDY}")
             self._unchecked[block] = False
 
 

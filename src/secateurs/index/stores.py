@@ -1,10 +1,13 @@
-"""How an embedding is kept: `float16`, or `int8` around the collection's mean.
+"""How an embedding is kept: `float16`, `int8` around the collection's mean, or `residual4` around its cell's centroid.
 
 Most of an embedding's length is the mean of all of them. Taking it away moves every document's score for a given query
 by the same amount, so no ranking changes, and what is left is small enough for 8 bits:
 
-    float16   row = e                                   q . e  ~  q . row
-    int8      row = round((e - centre) / step)          q . e  ~  q . centre  +  step * (q . row)
+    float16     row = e                                      q . e  ~  q . row
+    int8        row = round((e - centre) / step)             q . e  ~  q . centre  +  step * (q . row)
+    residual4   code = nearest of 16 levels to row - cell    row  ~  cell + level[code], then as int8
+
+Two codes share a byte: dimension d is the low half, dimension d + dim / 2 the high half of byte d.
 
 The query is rounded the same way as the rows, float16 to float16 and int8 to int8 (each query embedding with a scale of
 its own), because that is what the hardware multiplies fast. Only the part relative to the centre is rounded: q . centre
@@ -21,26 +24,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
+from ..maxsim import Float16Query, PreparedQuery, prepare_int8
+from ..simd import compiled
 
+STORES = ("int8", "float16", "residual4")
 DEFAULT_STORE = "int8"
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedQuery:
-    """A query in the form that `maxsim.score` multiplies with stored rows.
-
-    The similarity of query embedding i with a row is  bias[i] + scale[i] * (packed row i . row).
-    """
-
-    packed: Any  # numkong.PackedMatrix, (query embeddings, dim) in the store's own type; None for an empty query
-    scale: NDArray[np.float64]  # (query embeddings,)
-    bias: NDArray[np.float64]  # (query embeddings,)
 
 
 class Store(Protocol):
     def encode(self, embeddings: NDArray[np.float32]) -> NDArray[Any]: ...
     def decode(self, rows: NDArray[Any]) -> NDArray[np.float32]: ...
-    def prepare(self, query: NDArray[np.float32]) -> PreparedQuery: ...
+    def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> PreparedQuery: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +45,17 @@ class Float16Store:
     def decode(self, rows: NDArray[Any]) -> NDArray[np.float32]:
         return rows.astype(np.float32)
 
-    def prepare(self, query: NDArray[np.float32]) -> PreparedQuery:
-        return PreparedQuery(_pack(query.astype(np.float16)), np.ones(len(query)), np.zeros(len(query)))
+    def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> PreparedQuery:
+        if len(query) == 0:  # nothing to multiply, and the packer takes no empty matrix
+            return Float16Query(None, 0)
+        return Float16Query(numkong.dots_pack(query.astype(np.float16)), len(query))
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Store:
     centre: NDArray[np.float32]  # (dim,)
     step: float
+    reach: tuple[float, float] | None = None  # see maxsim.prepare_int8
 
     @classmethod
     def fit(cls, centre: NDArray[np.float32], sample: NDArray[np.float32]) -> Int8Store:
@@ -68,7 +65,7 @@ class Int8Store:
         return cls(centre.astype(np.float32), max(reach, 1e-6) / 127)
 
     def encode(self, embeddings: NDArray[np.float32]) -> NDArray[np.int8]:
-        steps = np.rint((embeddings - self.centre) / self.step)
+        steps = np.rint((embeddings - self.centre) * np.float32(1 / self.step))
         rows: NDArray[np.int8] = np.clip(steps, -127, 127).astype(np.int8)
         return rows
 
@@ -76,23 +73,75 @@ class Int8Store:
         decoded: NDArray[np.float32] = rows.astype(np.float32) * np.float32(self.step) + self.centre
         return decoded
 
-    def prepare(self, query: NDArray[np.float32]) -> PreparedQuery:
-        reach = np.abs(query).max(axis=1, initial=1e-12)  # (query embeddings,)
-        rounded = np.rint(query / reach[:, None] * 127).astype(np.int8)
-        return PreparedQuery(
-            _pack(rounded), reach.astype(np.float64) / 127 * self.step, query.astype(np.float64) @ self.centre
-        )
+    def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> PreparedQuery:
+        return prepare_int8(query, self.centre, self.step, positions, self.reach)
 
 
-def _pack(query: NDArray[Any]) -> Any:
-    if len(query) == 0:  # nothing to multiply, and the packer takes no empty matrix
-        return None
-    return numkong.dots_pack(np.ascontiguousarray(query))
+class Residuals:
+    """Rows of the store residual4, which read like an array of int8 rows."""
+
+    def __init__(
+        self,
+        codes: NDArray[np.uint8],  # (embeddings, width / 2)
+        cells: NDArray[np.uint32],  # (embeddings,)
+        centroids: NDArray[np.int8],  # (cells, width)
+        levels: NDArray[np.int8],  # (16,)
+        dim: int,  # without the zeros that make it a multiple of four
+    ) -> None:
+        self._parts = codes, cells, centroids, levels
+        self.shape = (len(codes), dim)
+
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int8]:
+        codes, cells, centroids, levels = self._parts
+        decoded = np.empty((len(cells[rows]), centroids.shape[1]), dtype=np.int8)
+        _decode_residuals(np.asarray(codes[rows]), np.asarray(cells[rows]), centroids, levels, decoded)
+        return decoded[:, : self.shape[1]]
 
 
-def make_store(name: str, centre: NDArray[np.float32] | None = None, step: float | None = None) -> Store:
-    if name == "float16":
-        return Float16Store()
-    if name == "int8" and centre is not None and step is not None:
-        return Int8Store(centre, step)
-    raise UsageError(f'store is "int8" or "float16", not {name!r}')
+def fit_levels(differences: NDArray[np.int16]) -> NDArray[np.int8]:
+    """Sixteen levels for the values of a sample, by Lloyd's algorithm from their quantiles."""
+    values = np.sort(differences, axis=None).astype(np.float64)
+    if values.size == 0:
+        return np.zeros(16, dtype=np.int8)
+    levels = np.quantile(values, (np.arange(16) + 0.5) / 16)
+    totals = np.concatenate([[0], np.cumsum(values)])
+    for _ in range(30):
+        edges = np.searchsorted(values, [-np.inf, *((levels[1:] + levels[:-1]) / 2), np.inf])
+        counts = np.diff(edges)
+        levels = np.where(counts > 0, np.diff(totals[edges]) / np.maximum(counts, 1), levels)
+    return np.rint(np.clip(levels, -127, 127)).astype(np.int8)
+
+
+def encode_residuals(
+    rows: NDArray[np.int8], centroids: NDArray[np.int8], levels: NDArray[np.int8]
+) -> NDArray[np.uint8]:
+    """The codes of some rows; `centroids` has one line per row."""
+    possible = np.arange(-254, 255)
+    nearest = np.abs(possible[:, None] - levels.astype(np.int64)).argmin(axis=1).astype(np.uint8)
+    codes: NDArray[np.uint8] = nearest[rows.astype(np.int16) - centroids + 254]
+    half = rows.shape[1] // 2
+    packed: NDArray[np.uint8] = codes[:, :half] | (codes[:, half:] << np.uint8(4))
+    return packed
+
+
+@compiled
+def _decode_residuals(
+    codes: NDArray[np.uint8],
+    cells: NDArray[np.uint32],
+    centroids: NDArray[np.int8],
+    levels: NDArray[np.int8],
+    decoded: NDArray[np.int8],
+) -> None:
+    half = codes.shape[1]
+    for i in range(len(codes)):
+        cell = cells[i]
+        for d in range(half):
+            low = np.int16(centroids[cell, d]) + levels[codes[i, d] & 15]
+            high = np.int16(centroids[cell, half + d]) + levels[codes[i, d] >> 4]
+            decoded[i, d] = min(max(low, -127), 127)
+            decoded[i, half + d] = min(max(high, -127), 127)
+
+
+def check_store(name: str) -> None:
+    if name not in STORES:
+        raise UsageError(f"store is one of {', '.join(STORES)}, not {name!r}")

@@ -1,0 +1,53 @@
+"""What a search does where its settings leave it open. All such choices are made here; docs/effort.md explains them.
+
+`effort` is the one knob most people touch. It sets how many query embeddings gather (`p`), how many cells each looks
+into (`nprobe`), and how many documents are scored exactly (`candidates`):
+
+    fast       half of the query's wordpieces, 4 to 8        nprobe 16    candidates  64
+    balanced   all of the query's wordpieces, 4 to 16        nprobe 32    candidates 256
+    exact      every document is scored
+
+A query with many wordpieces spreads its meaning over them, so it keeps more. What is asked for by name is done, and
+only the rest is chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from .gather import GATHERERS
+from .records import EncodedText, SearchPlan, SearchSettings, TokenKind
+
+_FAISS_NPROBE = 10  # as in the paper
+_FEWEST_KEPT = 4
+_CANDIDATES_PER_HIT = 4
+
+
+class _Level(NamedTuple):
+    share: float  # of the query's wordpieces
+    most_kept: int
+    nprobe: int
+    candidates: int
+
+
+_LEVELS = {"fast": _Level(0.5, 8, 16, 64), "balanced": _Level(1.0, 16, 32, 256)}
+
+
+def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]) -> SearchPlan:
+    """Settings with nothing left open, for this query and an index prepared for these ways of gathering."""
+    exact = settings.effort == "exact"
+    level = _LEVELS["balanced" if exact else settings.effort]
+    gather = settings.gather
+    if gather == "auto":
+        gather = "exhaustive" if exact else next(name for name in GATHERERS if name in prepared)
+    p = settings.p
+    if p == "auto":
+        words = int((query.token_kinds == TokenKind.WORD).sum())
+        p = None
+        if gather == "cells" and not exact:
+            p = min(max(round(level.share * words), _FEWEST_KEPT), level.most_kept)
+    assert not isinstance(p, str)
+    nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else level.nprobe)
+    candidates = settings.candidates or max(level.candidates, _CANDIDATES_PER_HIT * settings.k)
+    return SearchPlan(settings.k, p, settings.order, gather, settings.k_prime, nprobe, max(candidates, settings.k))

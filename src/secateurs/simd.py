@@ -1,0 +1,205 @@
+"""Sixteen 32-bit lanes for numba: the one instruction that late interaction lives on, dot products of int8 vectors.
+
+Plain numba does not find it. `multiply_add` is the CPU's own (AVX-512 VNNI) where there is one, and elsewhere the same
+arithmetic in vector operations that LLVM knows for any CPU: integers, so the result is the same to the last bit.
+
+Vectors that are multiplied with many others are packed sixteen at a time, four dimensions to a lane, (count / 16,
+dim / 4, 16, 4); the others are read as they lie and one dword of them is copied to all lanes:
+
+    lanes += splat of 4 dimensions of one vector  *  4 dimensions of sixteen packed vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic, models, register_model
+from numpy.typing import NDArray
+
+LANES = 16
+HAS_VNNI = bool(llvm.get_host_cpu_features().get("avx512vnni"))
+
+_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_VECTOR = ir.VectorType(_I32, LANES)
+
+llvm.initialize_native_asmparser()  # for the two lines of assembly below
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile once per machine where the result can be kept, and once per process where no folder is writable."""
+    try:
+        kept: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        kept = numba.njit(nogil=True)(function)
+    return kept
+
+
+def pack(vectors: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+    """int8 vectors in the order in which lanes are loaded, and where an accumulator for them starts.
+
+    The instruction takes one side unsigned. `splat` adds 128 to that side, which adds 128 times the sum of the other
+    side to the product; accumulators start below zero by just that. Zeros fill the last lanes and dimensions.
+    """
+    count, dim = vectors.shape
+    padded = np.zeros((-(-count // LANES) * LANES, -(-dim // 4) * 4), dtype=np.int8)
+    padded[:count, :dim] = vectors
+    lanes = padded.reshape(len(padded) // LANES, LANES, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(lanes).reshape(-1), -128 * padded.sum(axis=1, dtype=np.int32)
+
+
+class _Lanes(types.Type):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+_lanes = _Lanes()
+
+
+@register_model(_Lanes)
+class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: Any) -> None:
+        super().__init__(manager, kind, _VECTOR)
+
+
+def _pointer(context: Any, builder: Any, target: Any, kind: Any, array: Any, offset: Any) -> Any:
+    data = builder.bitcast(context.make_array(kind)(context, builder, array).data, _I8.as_pointer())
+    return builder.bitcast(builder.gep(data, [offset]), target.as_pointer())
+
+
+def _everywhere(builder: Any, value: Any) -> Any:
+    nothing = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(nothing, value, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(first, nothing, ir.Constant(_VECTOR, [0] * LANES))
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def load(context: Any, array: Any, offset: Any) -> Any:
+    """Sixteen int32, or 64 bytes, from a byte offset into an array."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(_pointer(context, builder, _VECTOR, signature.args[0], *arguments), align=1)
+
+    return _lanes(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def store(context: Any, array: Any, offset: Any, lanes: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.store(arguments[2], _pointer(context, builder, _VECTOR, signature.args[0], *arguments[:2]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, _lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fill(context: Any, value: Any) -> Any:
+    """One int32 in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _everywhere(builder, arguments[0])
+
+    return _lanes(types.int32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def splat(context: Any, array: Any, offset: Any) -> Any:
+    """Four int8 from a byte offset, each with 128 added, in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if HAS_VNNI:  # copying to all lanes is part of the load; LLVM would spend an instruction on it
+            pointer = _pointer(context, builder, _I8, signature.args[0], *arguments)
+            flip = ir.Constant(_VECTOR, [0x80808080 - 2**32] * LANES)
+            function = ir.FunctionType(_VECTOR, [pointer.type, _VECTOR])
+            return builder.asm(function, "vpxord ($1){1to16}, $2, $0", "=v,r,v", [pointer, flip], False)
+        four = builder.load(_pointer(context, builder, _I32, signature.args[0], *arguments), align=1)
+        return _everywhere(builder, builder.xor(four, ir.Constant(_I32, 0x80808080 - 2**32)))
+
+    return _lanes(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_add(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
+    """In each lane, add the four products of unsigned splatted and signed packed bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if HAS_VNNI:
+            function = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+            return builder.asm(function, "vpdpbusd $3, $2, $0", "=v,0,v,v", arguments, False)
+        lanes, splatted, packed = arguments
+        halves = ir.VectorType(_I16, 2 * LANES)
+        byte = ir.Constant(halves, [8] * (2 * LANES))
+        unsigned, signed = builder.bitcast(splatted, halves), builder.bitcast(packed, halves)
+        even = (
+            builder.and_(unsigned, ir.Constant(halves, [255] * (2 * LANES))),
+            builder.ashr(builder.shl(signed, byte), byte),
+        )
+        odd = builder.lshr(unsigned, byte), builder.ashr(signed, byte)
+        for one, other in (even, odd):
+            lanes = builder.add(lanes, _add_pairs(builder, one, other))
+        return lanes
+
+    return _lanes(_lanes, _lanes, _lanes), generate
+
+
+def _add_pairs(builder: Any, one: Any, other: Any) -> Any:
+    """Products of int16, neighbours added: x86 has had one instruction for it since 1997, and LLVM finds it."""
+    wide = ir.VectorType(_I32, 2 * LANES)
+    products = builder.mul(builder.sext(one, wide), builder.sext(other, wide))
+    nothing = ir.Constant(wide, ir.Undefined)
+    parts = [
+        builder.shuffle_vector(products, nothing, ir.Constant(_VECTOR, list(range(first, 2 * LANES, 2))))
+        for first in (0, 1)
+    ]
+    return builder.add(*parts)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(context: Any, array: Any, offset: Any) -> Any:
+    """Have the cache line at a byte offset brought near while other work is done."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, _I8, signature.args[0], *arguments)
+        name = "llvm.prefetch.p0" if "i8*" not in str(pointer.type) else "llvm.prefetch.p0i8"
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [pointer, ir.Constant(_I32, 0), ir.Constant(_I32, 3), ir.Constant(_I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def larger(context: Any, one: Any, other: Any) -> Any:
+    """Lane by lane, the larger of two."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.icmp_signed(">", *arguments), *arguments)
+
+    return _lanes(_lanes, _lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def where_larger(context: Any, one: Any, other: Any, yes: Any, no: Any) -> Any:
+    """Lane by lane, `yes` where the first is larger than the second, else `no`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.select(builder.icmp_signed(">", *arguments[:2]), *arguments[2:])
+
+    return _lanes(_lanes, _lanes, _lanes, _lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def any_larger(context: Any, one: Any, other: Any) -> Any:
+    """Whether the first is larger than the second in any lane."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        mask = builder.bitcast(builder.icmp_signed(">", *arguments), ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", mask, ir.Constant(ir.IntType(LANES), 0))
+
+    return types.boolean(_lanes, _lanes), generate

@@ -1,0 +1,59 @@
+"""What is chosen where settings leave it open."""
+
+import numpy as np
+import pytest
+from conftest import random_text
+
+from secateurs import EncodedText, SearchSettings
+from secateurs.effort import plan
+from secateurs.errors import UsageError
+from secateurs.records import TokenKind
+
+EVERYTHING = ("cells", "faiss", "exhaustive")
+
+
+def query_of(words: int) -> EncodedText:
+    text = random_text(np.random.default_rng(0), 32)
+    kinds = np.where(np.arange(32) < words, TokenKind.WORD, TokenKind.MASK)
+    return EncodedText(text.embeddings, text.token_ids, kinds)
+
+
+def kept(words: int, **settings: object) -> int | None:
+    return plan(SearchSettings(**settings), query_of(words), EVERYTHING).p  # type: ignore[arg-type]
+
+
+def test_p_follows_the_words_of_the_query_within_limits() -> None:
+    assert [kept(words) for words in (0, 1, 4, 7, 16, 30)] == [4, 4, 4, 7, 16, 16]
+    assert [kept(words, effort="fast") for words in (0, 6, 10, 30)] == [4, 4, 5, 8]
+
+
+def test_what_is_asked_for_is_done_at_any_effort() -> None:
+    for effort in ("fast", "balanced", "exact"):
+        settings = SearchSettings(p=3, gather="cells", nprobe=5, candidates=77, effort=effort)
+        made = plan(settings, query_of(8), EVERYTHING)
+        assert (made.p, made.gather, made.nprobe, made.candidates) == (3, "cells", 5, 77)
+
+
+def test_p_none_prunes_nothing() -> None:
+    assert kept(8, p=None) is None
+
+
+def test_the_paper_is_followed_where_faiss_gathers() -> None:
+    made = plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING)
+    assert (made.p, made.k_prime, made.nprobe) == (None, 1000, 10)
+
+
+def test_the_best_way_of_gathering_that_is_prepared_is_taken() -> None:
+    for prepared in (EVERYTHING, EVERYTHING[1:], EVERYTHING[2:]):
+        assert plan(SearchSettings(), query_of(8), prepared).gather == prepared[0]
+    assert plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING).gather == "exhaustive"
+
+
+def test_there_are_always_enough_candidates_for_k() -> None:
+    assert plan(SearchSettings(k=1000), query_of(8), EVERYTHING).candidates == 4000
+    assert plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING).candidates == 100
+
+
+def test_an_unknown_effort_names_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="fast, balanced, exact"):
+        SearchSettings(effort="turbo")
