@@ -45,7 +45,7 @@ def test_search_prints_a_table_with_what_was_done(animals: Path) -> None:
     lines = done.stdout.splitlines()
     assert "fish" in lines[2]
     assert "with 3 of 32 embeddings" in done.stdout
-    assert "scored 3 of 3 documents" in done.stdout
+    assert "gathered 3 of 3 documents" in done.stdout
 
 
 def test_a_narrow_terminal_keeps_rank_score_and_docno(animals: Path) -> None:

@@ -131,8 +131,8 @@ def print_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
     same = sum(len({h.docno for h in full} & {h.docno for h in pruned}) / max(len(full), 1) for full, pruned in pairs)
     encode = sum(ranking.stats.milliseconds["encode"] for pair in pairs for ranking in pair) / (2 * len(pairs))
     print(
-        f"Over {len(pairs)} questions, pruned search gathered {1 - gathered[1] / max(gathered[0], 1):.0%} fewer documents, "
-        f"was {spent[0] / max(spent[1], 1e-9):.1f} times as fast,\n"
+        f"Over {len(pairs)} questions, pruned search gathered {1 - gathered[1] / max(gathered[0], 1):.0%} fewer "
+        f"documents, was {spent[0] / max(spent[1], 1e-9):.1f} times as fast,\n"
         f"and found {same / len(pairs):.0%} of the same five best. Encoding a question took {encode:.0f} ms more."
     )
 
