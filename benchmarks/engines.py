@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,9 @@ def adapter(engine: str, environments: Path) -> list[str] | None:
 def build(engine: str, command: list[str], data: Path, cache: Path) -> dict[str, Any] | None:
     index = cache / f"{data.stem}.peers" / engine
     answer = index.with_suffix(".json")
+    if engine in OURS:  # the code may have changed, and it does not take long
+        shutil.rmtree(index, ignore_errors=True)
+        answer.unlink(missing_ok=True)
     if not answer.is_file():
         say(f"building {engine}")
         done = subprocess.run([*command, "build", str(data), str(index)], stdout=subprocess.PIPE, text=True)

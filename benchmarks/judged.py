@@ -9,12 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import ir_measures
 import numpy as np
 
 from secateurs import Document, EncodedText, Index
+from secateurs.corpus import read_corpus
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,13 @@ def read_queries(folder: Path, most: int | None = None) -> tuple[dict[str, str],
     return {qid: texts[qid] for qid in qids}, [qrel for qrel in qrels if qrel.query_id in chosen]
 
 
-def encode(folder: Path, cache: Path) -> Index:
+def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:
     """The collection's embeddings as float16, encoded once for all indexes that are made of them."""
-    path = cache / f"{folder.name}.f16.sec"
+    path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
     if path.exists():
         return Index(path)
-    return Index.build(path, folder / "corpus.jsonl.gz", store="float16", gather=())
+    documents = islice(read_corpus(folder / "corpus.jsonl.gz"), most_documents)
+    return Index.build(path, documents, store="float16", gather=())
 
 
 def documents_of(index: Index) -> Iterator[Document]:
@@ -67,13 +70,18 @@ def open_collection(
     most_queries: int | None = None,
     store: str = "int8",
     gather: tuple[str, ...] = ("cells", "faiss"),
+    most_documents: int | None = None,
 ) -> Collection:
     """Index the collection, or reuse the index of an earlier run; encode its queries."""
-    encoded = encode(folder, cache)
-    path = cache / f"{folder.name}.{store}.{'.'.join(gather)}.sec"
+    encoded = encode(folder, cache, most_documents)
+    path = cache / f"{encoded.path.name.removesuffix('.f16.sec')}.{store}.{'.'.join(gather)}.sec"
     if not path.exists():
         Index.build(path, documents_of(encoded), encoder=None, store=store, gather=gather)
     texts, qrels = read_queries(folder, most_queries)
+    if most_documents is not None:  # queries about what is left out would measure nothing
+        there = {qrel.query_id for qrel in qrels if qrel.relevance > 0 and qrel.doc_id in encoded}
+        texts = {qid: text for qid, text in texts.items() if qid in there}
+        qrels = [qrel for qrel in qrels if qrel.query_id in there]
     return Collection(Index(path), {qid: encoded.encode_query(text) for qid, text in texts.items()}, qrels)
 
 

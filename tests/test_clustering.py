@@ -83,3 +83,26 @@ def test_rows_that_are_all_equal_share_one_cell() -> None:
     found = together(np.full((500, 8), 3, dtype=np.int8), np.zeros(500, dtype=np.int32), cells=20)
     assert found.sizes.tolist() == [500]
     assert found.centroids.tolist() == [[3] * 8]
+
+
+def test_very_many_equal_rows_end_in_one_cell_and_the_rest_in_theirs() -> None:
+    """Blank image patches: most rows are one and the same vector, and no token ids tell the others apart."""
+    vectors, _ = blobs(300, 4000)
+    vectors[:2400] = 7
+    found = together(vectors, np.zeros(4000, dtype=np.int32), cells=700)
+    assert sorted(found.rows.tolist()) == list(range(4000))
+    assert len(found.sizes) > 100
+
+
+def test_a_type_larger_than_a_batch_is_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustering, "_BATCH", 500)
+    vectors, _ = blobs(20, 8000)
+    read_at_once: list[int] = []
+
+    def read(some: np.ndarray) -> np.ndarray:
+        read_at_once.append(len(some))
+        return vectors[some]
+
+    parts = list(cluster(read, np.zeros(8000, dtype=np.int32), cells=10, threads=1))
+    assert sum(len(part.rows) for part in parts) == 8000
+    assert max(read_at_once) <= 500

@@ -19,7 +19,7 @@ def query_of(words: int) -> EncodedText:
 
 
 def kept(words: int, **settings: object) -> int | None:
-    return plan(SearchSettings(**settings), query_of(words), EVERYTHING).p  # type: ignore[arg-type]
+    return plan(SearchSettings(**settings), query_of(words), EVERYTHING, 10_000).p  # type: ignore[arg-type]
 
 
 def test_p_follows_the_words_of_the_query_within_limits() -> None:
@@ -28,9 +28,9 @@ def test_p_follows_the_words_of_the_query_within_limits() -> None:
 
 
 def test_what_is_asked_for_is_done_at_any_effort() -> None:
-    for effort in ("fast", "balanced", "exact"):
+    for effort in ("fast", "balanced"):
         settings = SearchSettings(p=3, gather="cells", nprobe=5, candidates=77, effort=effort)
-        made = plan(settings, query_of(8), EVERYTHING)
+        made = plan(settings, query_of(8), EVERYTHING, 10_000)
         assert (made.p, made.gather, made.nprobe, made.candidates) == (3, "cells", 5, 77)
 
 
@@ -39,21 +39,33 @@ def test_p_none_prunes_nothing() -> None:
 
 
 def test_the_paper_is_followed_where_faiss_gathers() -> None:
-    made = plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING)
+    made = plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING, 10_000)
     assert (made.p, made.k_prime, made.nprobe) == (None, 1000, 10)
 
 
 def test_the_best_way_of_gathering_that_is_prepared_is_taken() -> None:
     for prepared in (EVERYTHING, EVERYTHING[1:], EVERYTHING[2:]):
-        assert plan(SearchSettings(), query_of(8), prepared).gather == prepared[0]
-    assert plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING).gather == "exhaustive"
+        assert plan(SearchSettings(), query_of(8), prepared, 10_000).gather == prepared[0]
+    assert plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING, 10_000).gather == "exhaustive"
 
 
 def test_there_are_always_enough_candidates_for_k() -> None:
-    assert plan(SearchSettings(k=1000), query_of(8), EVERYTHING).candidates == 4000
-    assert plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING).candidates == 100
+    assert plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 4000
+    assert plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING, 10_000).candidates == 100
 
 
 def test_an_unknown_effort_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="fast, balanced, exact"):
         SearchSettings(effort="turbo")
+
+
+def test_an_index_no_larger_than_the_candidates_is_scored_whole() -> None:
+    for documents, gather in ((0, "exhaustive"), (256, "exhaustive"), (257, "cells")):
+        assert plan(SearchSettings(), query_of(8), EVERYTHING, documents).gather == gather
+    assert plan(SearchSettings(gather="cells"), query_of(8), EVERYTHING, 5).gather == "cells"
+
+
+@pytest.mark.parametrize("gather", ["cells", "faiss"])
+def test_exact_and_approximate_gathering_contradict_each_other(gather: str) -> None:
+    with pytest.raises(UsageError, match="scores every document"):
+        plan(SearchSettings(effort="exact", gather=gather), query_of(8), EVERYTHING, 10_000)

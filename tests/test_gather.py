@@ -1,5 +1,6 @@
 """Candidates: all of them, the paper's FAISS stage, or our cells."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from secateurs import Document, EncodedText, Index
 from secateurs.errors import SecateursError, UsageError
 from secateurs.gather.faiss_ivfpq import _recipe
 from secateurs.gather.files import CELLS
+from secateurs.index import segments
 from secateurs.maxsim import round_query
 from secateurs.records import SearchPlan
 
@@ -151,11 +153,12 @@ def approximate_scores(index: Index, embeddings: np.ndarray, nprobe: int) -> dic
     scores: dict[int, float] = {}
     for vector, step in zip(rounded.astype(np.int64), unit, strict=True):
         similar = centroids[:, : len(vector)].astype(np.int64) @ vector
-        probed = np.argsort(-similar, kind="stable")[:nprobe]
+        nearest = np.argsort(-similar, kind="stable")
+        stand_in = similar[nearest[min(nprobe, len(nearest) - 1)]]
         best: dict[int, float] = {}
-        for cell in probed:
+        for cell in nearest[:nprobe]:
             for document in listed[offsets[cell] : offsets[cell + 1]].tolist():
-                best.setdefault(document, step * (similar[cell] - similar[probed[-1]]))
+                best.setdefault(document, step * (similar[cell] - stand_in))
         for document, gain in best.items():
             scores[document] = scores.get(document, 0.0) + gain
     return scores
@@ -221,6 +224,50 @@ def test_embeddings_without_token_ids_are_gathered_as_well(
         exact, found = (index.search(query, gather=gather) for gather in ("exhaustive", "cells"))
         shared += len({hit.docno for hit in exact} & {hit.docno for hit in found})
     assert shared >= 0.9 * 10 * len(encoded_queries)
+
+
+def test_giving_up_early_does_not_show_in_a_search(large: Index) -> None:
+    for seed in range(5):
+        query = random_text(np.random.default_rng(seed), 40)
+        everything = large.search(query, k=len(large), gather="exhaustive")
+        assert large.search(query, k=10, effort="exact").hits == everything.hits[:10]
+
+
+def test_one_cell_each_is_enough_to_tell_who_has_all_the_words(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = random_text(rng, 6, dim=64)
+    query = EncodedText(words.embeddings, np.arange(6), [0] * 6)
+    documents = [
+        Document(f"d{i:04}", encoded=EncodedText(words.embeddings[[i % 6]], [i % 6], [0])) for i in range(1000)
+    ] + [Document("all", encoded=query)]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    assert index.search(query, k=3, p=None, nprobe=1, candidates=10)[0].docno == "all"
+
+
+def test_cold_threads_open_the_gatherer_once(large: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    real = segments.open_gatherer
+    monkeypatch.setattr(segments, "open_gatherer", lambda name, *rest: opened.append(name) or real(name, *rest))
+    cold = Index(large.path)
+    queries = [random_text(np.random.default_rng(seed), 6) for seed in range(40)]
+    assert len(list(cold.search_many(queries, threads=8))) == 40
+    assert opened == ["cells"]
+
+
+def test_nobody_reads_on_so_nothing_more_is_searched(large: Index) -> None:
+    asked: list[int] = []
+
+    def queries() -> Iterator[EncodedText]:
+        for seed in range(10_000):
+            asked.append(seed)
+            yield random_text(np.random.default_rng(seed), 6)
+
+    rankings = large.search_many(queries(), threads=2)
+    next(rankings)
+    rankings.close()  # type: ignore[attr-defined]
+    assert len(asked) < 50
+    with pytest.raises(UsageError, match="threads must be at least 1"):
+        large.search_many(queries(), threads=-1)
 
 
 def test_threads_share_the_cells_without_sharing_their_sums(large: Index) -> None:

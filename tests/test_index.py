@@ -250,14 +250,31 @@ def test_embeddings_must_be_finite_and_of_matching_shapes() -> None:
         EncodedText(np.zeros((1, 4)), [1], [9])
 
 
-def test_an_index_of_every_released_format_opens_with_the_ranking_it_had() -> None:
-    folder = Path(__file__).parent / "data"
-    query = random_text(np.random.default_rng(2), 5, 8)
+STORED = Path(__file__).parent / "data"
+
+
+def test_every_format_is_stored_for_the_tests() -> None:
     for version in range(1, FORMAT_VERSION + 1):
-        index = Index(folder / f"format-{version}")
-        index.check()
-        expected = json.loads((folder / f"format-{version}.expected.json").read_text())
-        ranking = index.search(query, k=5, p=2, k_prime=6)
-        assert [hit.docno for hit in ranking] == [docno for docno, _ in expected]
-        assert [hit.score for hit in ranking] == pytest.approx([score for _, score in expected], abs=1e-6)
-        assert index.get("d3 ü") == Document("d3 ü", "text 3", {"i": 3})
+        assert json.loads((STORED / f"format-{version}" / "manifest.json").read_text())["format_version"] == version
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in STORED.glob("format-*") if path.is_dir()))
+def test_an_index_of_every_released_format_opens_with_the_ranking_it_had(name: str) -> None:
+    query = random_text(np.random.default_rng(2), 5, 8)
+    index = Index(STORED / name)
+    index.check()
+    expected = json.loads((STORED / f"{name}.expected.json").read_text())
+    assert expected
+    for gather, hits in expected.items():
+        ranking = index.search(query, k=5, p=2, gather=gather, k_prime=6, nprobe=3)
+        assert [hit.docno for hit in ranking] == [docno for docno, _ in hits]
+        assert [hit.score for hit in ranking] == pytest.approx([score for _, score in hits], abs=1e-6)
+    assert index.search(query, k=5)
+    assert index.get("d3 ü") == Document("d3 ü", "text 3", {"i": 3})
+
+
+@pytest.mark.parametrize("store", ["int8", "float16", "residual4"])
+def test_an_index_of_nothing_finds_nothing(store: str, tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", [], encoder=None, store=store)
+    for effort in ("fast", "balanced", "exact"):
+        assert len(index.search(random_text(np.random.default_rng(0), 3), effort=effort)) == 0

@@ -25,13 +25,15 @@ FILES = (
     "cell_centroids.npy",
     "cell_offsets.npy",
     "cell_documents.npy",
+    "embedding_cells.npy",
+    "levels.npy",
 )
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "i.sec"
-    build_random(path, gather=("cells", "faiss"))
+    build_random(path, store="residual4", gather=("cells", "faiss"))  # the store with the most files
     assert {f.name for f in segment_of(path).iterdir()} == set(FILES)
     return path
 
@@ -109,14 +111,14 @@ def test_a_reader_keeps_what_it_opened_when_the_index_is_replaced(tmp_path: Path
     query = random_text(np.random.default_rng(9), 3)
     expected = build_random(path).search(query, gather="exhaustive").hits
     early, late = Index(path), Index(path)
-    early.search(query)
+    early.search(query, gather="cells")
     Index.build(path, random_documents(40, seed=77), encoder=None, overwrite=True)
     with ThreadPoolExecutor(1) as another_thread:
         for reader in (early, late):
             assert another_thread.submit(reader.search, query, gather="exhaustive").result().hits == expected
-    assert early.search(query).hits == expected
+    assert early.search(query, gather="cells").hits == expected
     with pytest.raises(SecateursError, match="open it again"):
-        late.search(query)  # its FAISS file was never read, and is gone
+        late.search(query, gather="cells")  # its cells were never read, and are gone
     assert Index(path).search(query, gather="exhaustive").hits != expected
 
 

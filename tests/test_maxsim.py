@@ -97,6 +97,7 @@ def like_a_query(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
     """Unit vectors of which the later ones lie near the first sixteen, as expansion tokens do."""
     first = rng.normal(size=(count, dim))
     rest = first[rng.integers(0, min(16, count), count)] + 0.6 * rng.normal(size=(count, dim))
+    rest[::3] *= -1  # and some face away
     query = np.where(np.arange(count)[:, None] < 16, first, rest)
     return (query / np.linalg.norm(query, axis=1, keepdims=True)).astype(np.float32)
 
@@ -123,10 +124,31 @@ def test_giving_up_early_never_changes_the_k_best(seed: int, count: int, k: int,
     assert set(got[expected < best].tolist()) <= {-np.inf, *expected.tolist()}
 
 
+def test_query_embeddings_that_face_away_from_the_first_sixteen_are_not_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The best documents match only the later ones, and have negative similarities with all the first."""
+    monkeypatch.setattr(module, "_MANY", 1)
+    rng = np.random.default_rng(0)
+    towards = np.eye(1, 24)[0]
+    query = np.concatenate([np.tile(towards, (16, 1)), np.tile(-towards, (48, 1))]) + 0.05 * rng.normal(size=(64, 24))
+    query = (query / np.linalg.norm(query, axis=1, keepdims=True)).astype(np.float32)
+    embeddings = rng.normal(size=(500, 24))
+    embeddings[450:] = -towards + 0.1 * rng.normal(size=(50, 24))
+    embeddings = (embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32)
+    plain = Int8Store.fit(embeddings.mean(axis=0), embeddings)
+    rows = plain.encode(embeddings)
+    store = Int8Store(plain.centre, plain.step, _reach(plain, rows))
+    starts, ends = bounds([1] * 500)
+    expected, got = score(plain.prepare(query), rows, starts, ends), score(store.prepare(query), rows, starts, ends, 10)
+    best = np.argsort(-expected)[:10]
+    assert got[best].tolist() == expected[best].tolist()
+
+
 def test_hopeless_documents_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MANY", 1)
     rng = np.random.default_rng(0)
-    query = like_a_query(rng, 32, 96)
+    query = np.tile(like_a_query(rng, 16, 96), (2, 1))
     embeddings = rng.normal(size=(3000, 96)).astype(np.float32)
     embeddings[:32] = query  # the first document has every query embedding itself, the others nothing of them
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)

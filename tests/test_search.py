@@ -98,8 +98,8 @@ def test_explain_ranks_like_search(index: Index) -> None:
 
 def test_explain_of_a_document_that_was_not_gathered_says_so(index: Index) -> None:
     query = "remove a directory tree"
-    found = {hit.docno for hit in index.search(query, k=len(index), p=1, k_prime=5)}
+    found = {hit.docno for hit in index.search(query, k=len(index), p=1, gather="cells", nprobe=2)}
     missed = next(h.docno for h in index.search(query, k=len(index), gather="exhaustive") if h.docno not in found)
-    explanation = index.explain(query, missed, p=1, k_prime=5)
+    explanation = index.explain(query, missed, p=1, gather="cells", nprobe=2)
     assert not explanation.gathered
     assert explanation.rank is None

@@ -58,15 +58,26 @@ def test_the_nearest_column_is_that_of_integer_arithmetic(
     assert found.tolist() == expected.tolist()
 
 
-def test_scores_are_the_same_without_the_cpus_own_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_the_instruction(patch: pytest.MonkeyPatch, module: object, *names: str) -> None:
+    """Compile kernels again, the innermost first, as a CPU without the instruction would."""
+    patch.setattr(simd, "HAS_VNNI", False)
+    for name in names:
+        patch.setattr(module, name, numba.njit(getattr(module, name).py_func))
+
+
+@pytest.mark.parametrize("count", [5, 16, 32, 37])
+def test_scores_are_the_same_without_the_cpus_own_instruction(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(-127, 128, (300, 96)).astype(np.int8)
     bounds = np.array([0, 1, 9, 17, 120, 300])
-    query = maxsim.prepare_int8(rng.normal(size=(37, 96)).astype(np.float32), np.zeros(96, np.float32), 0.01)
+    query = maxsim.prepare_int8(rng.normal(size=(count, 96)).astype(np.float32), np.zeros(96, np.float32), 0.01)
     expected = maxsim.score(query, rows, bounds[:-1], bounds[1:])
-    monkeypatch.setattr(simd, "HAS_VNNI", False)
-    monkeypatch.setattr(maxsim, "_score_int8", numba.njit(maxsim._score_int8.py_func))  # type: ignore[attr-defined]
+    kernels = ("_sixteen_maxima", "_thirty_two_maxima", "_score_int8")
+    without_the_instruction(monkeypatch, maxsim, *kernels)
     assert maxsim.score(query, rows, bounds[:-1], bounds[1:]).tolist() == expected.tolist()
+    for name in kernels:
+        for code in getattr(maxsim, name).inspect_asm().values():
+            assert "vpdpbusd" not in code
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 200), st.integers(1, 40))

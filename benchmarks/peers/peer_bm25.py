@@ -15,6 +15,7 @@ import numpy as np
 import peer_secateurs
 
 PACKAGE = "bm25s"
+peer_secateurs.GATHER = "exhaustive"
 DEFAULT: dict[str, Any] = {"candidates": 1000}
 SWEEP: list[dict[str, Any]] = [{"candidates": n} for n in (100, 256, 4000)]
 
@@ -27,7 +28,6 @@ class Query(NamedTuple):
 def prepare(data: common.Data) -> Any:
     import bm25s  # noqa: F401 - so that the import is not timed
 
-    peer_secateurs.GATHER = "exhaustive"
     places = common.document_numbers(data.folder)
     texts = [json.loads(line) for line in (data.folder / "texts.jsonl").open(encoding="utf-8")]
     return peer_secateurs.prepare(data), [texts[place] for place in places]

@@ -73,7 +73,7 @@ def queries(data: Path, loaded: Any) -> list[Query]:
     made = []
     for a, b in pairwise(np.load(data / "query_offsets.npy")):
         encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b])
-        planned = plan(SearchSettings(), encoded, loaded.prepared)
+        planned = plan(SearchSettings(gather=GATHER), encoded, loaded.prepared, len(loaded))
         kept = encoded.embeddings[prune(encoded, loaded.frequencies, planned.p)]
         found, _ = segment.gatherer(planned.gather).gather(kept, planned)
         made.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
@@ -82,17 +82,17 @@ def queries(data: Path, loaded: Any) -> list[Query]:
 
 def search(loaded: Any, query: Query, k: int, read: bool = False, **setting: Any) -> Any:
     if read:
-        return _read(loaded.segments[0].embeddings.rows, query.starts, query.ends)
+        rows = loaded.segments[0].embeddings.rows
+        return _read(rows.reshape(-1).view(np.int64), query.starts, query.ends, rows.shape[1] // 8)
     return loaded.search(query.encoded, k, gather=GATHER if setting.get("effort") != "exact" else "auto", **setting)
 
 
 @numba.njit(nogil=True)
-def _read(rows: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> int:
+def _read(words: np.ndarray, starts: np.ndarray, ends: np.ndarray, width: int) -> int:
     total = 0
     for i in range(len(starts)):
-        for row in range(starts[i], ends[i]):
-            for d in range(rows.shape[1]):
-                total += rows[row, d]
+        for at in range(starts[i] * width, ends[i] * width):
+            total += words[at]
     return total
 
 

@@ -178,6 +178,7 @@ def explain(
     path: IndexPath,
     query: Annotated[str, typer.Argument(metavar="QUERY")],
     docno: Annotated[str, typer.Argument(metavar="DOCNO", help="The document to explain.")],
+    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits that the search wants.")] = SearchSettings.k,
     p: P = "auto",
     order: OrderName = "icf",
     gather: GatherName = SearchSettings.gather,
@@ -190,7 +191,7 @@ def explain(
     """Show token by token why a document has its score, and which embeddings gathered it."""
     from .index.index import Index
 
-    settings = SearchSettings(1, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
+    settings = SearchSettings(k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
     explanation = Index(path).explain(query, docno, **vars(settings))
     if as_json:
         typer.echo(json.dumps(asdict(explanation), ensure_ascii=False))

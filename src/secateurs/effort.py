@@ -7,8 +7,9 @@ into (`nprobe`), and how many documents are scored exactly (`candidates`):
     balanced   all of the query's wordpieces, 4 to 16        nprobe 32    candidates 256
     exact      every document is scored
 
-A query with many wordpieces spreads its meaning over them, so it keeps more. What is asked for by name is done, and
-only the rest is chosen.
+A query with many wordpieces spreads its meaning over them, so it keeps more. Four candidates are scored for each hit
+that is wanted, if that is more; an index with no more documents than candidates is scored whole. What is asked for by
+name is done, and only the rest is chosen. gather="faiss" keeps the paper's settings at any effort.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from .errors import UsageError
 from .gather import GATHERERS
 from .records import EncodedText, SearchPlan, SearchSettings, TokenKind
 
@@ -34,13 +36,18 @@ class _Level(NamedTuple):
 _LEVELS = {"fast": _Level(0.5, 8, 16, 64), "balanced": _Level(1.0, 16, 32, 256)}
 
 
-def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]) -> SearchPlan:
-    """Settings with nothing left open, for this query and an index prepared for these ways of gathering."""
+def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str], documents: int) -> SearchPlan:
+    """Settings with nothing left open, for this query and an index so large, prepared for these ways of gathering."""
     exact = settings.effort == "exact"
     level = _LEVELS["balanced" if exact else settings.effort]
+    candidates = max(settings.candidates or max(level.candidates, _CANDIDATES_PER_HIT * settings.k), settings.k)
     gather = settings.gather
+    if exact and gather not in ("auto", "exhaustive"):
+        raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
     if gather == "auto":
-        gather = "exhaustive" if exact else next(name for name in GATHERERS if name in prepared)
+        gather = next(name for name in GATHERERS if name in prepared)
+        if exact or (gather == "cells" and documents <= candidates):
+            gather = "exhaustive"
     p = settings.p
     if p == "auto":
         words = int((query.token_kinds == TokenKind.WORD).sum())
@@ -49,5 +56,4 @@ def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]
             p = min(max(round(level.share * words), _FEWEST_KEPT), level.most_kept)
     assert not isinstance(p, str)
     nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else level.nprobe)
-    candidates = settings.candidates or max(level.candidates, _CANDIDATES_PER_HIT * settings.k)
-    return SearchPlan(settings.k, p, settings.order, gather, settings.k_prime, nprobe, max(candidates, settings.k))
+    return SearchPlan(settings.k, p, settings.order, gather, settings.k_prime, nprobe, candidates)

@@ -44,7 +44,7 @@ class Explanation:
 def explain(index: Index, query: str | EncodedText, docno: str, settings: SearchSettings) -> Explanation:
     encoded = index.encode_query(query)
     segment, number = index.locate(docno)
-    plan = make_plan(settings, encoded, index.prepared)
+    plan = make_plan(settings, encoded, index.prepared, len(index))
     ordered = order_positions(plan.order, encoded, index.frequencies)
     kept = ordered[: plan.p]
     generous = replace(plan, candidates=max(len(index), 1))  # whoever is found at all

@@ -147,8 +147,9 @@ def bounds_of_the_rest(query: NDArray[np.float64], hidden: NDArray[np.float64], 
     length = length[near]
     across = np.sqrt(np.maximum(whole**2 - along**2, 0))
     most = along * length * longest / whole
+    inverse = np.where(along > 0, 1 / length, 0)  # turned away from all of the first: y says nothing about m
     everywhere = np.full(len(rest), longest)
-    return np.stack([near, along / length, across, 1 / length, most, everywhere, hidden[near], hidden[LANES:] + 1e-6])
+    return np.stack([near, along / length, across, inverse, most, everywhere, hidden[near], hidden[LANES:] + 1e-6])
 
 
 def _blocks(

@@ -93,6 +93,10 @@ class SearchSettings:
     effort: str = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
 
     def __post_init__(self) -> None:
+        if isinstance(self.p, str) and self.p != "auto":
+            raise UsageError(
+                f'p must be a whole number of at least 1, None to prune nothing, or "auto", not {self.p!r}'
+            )
         if self.p != "auto":
             check_p(self.p)
         for name in ("k", "k_prime"):
@@ -119,7 +123,7 @@ class SearchPlan:
 
 def check_p(p: int | None) -> None:
     if p is not None:
-        _check_whole_number("p", p, ', None to prune nothing, or "auto"')
+        _check_whole_number("p", p, ", or None to prune nothing")
 
 
 def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:

@@ -5,10 +5,7 @@ query -> encoder -> importance order -> keep p -> gather candidates -> exact Max
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -18,6 +15,7 @@ from numpy.typing import NDArray
 from .effort import plan as make_plan
 from .importance import order_positions
 from .records import EncodedText, Hit, Ranking, SearchSettings, SearchStats
+from .threads import in_order
 
 if TYPE_CHECKING:
     from .index.documents import StoredDocument
@@ -28,7 +26,7 @@ def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> 
     watch = _Stopwatch()
     encoded = index.encode_query(query)
     watch.lap("encode")
-    plan = make_plan(settings, encoded, index.prepared)
+    plan = make_plan(settings, encoded, index.prepared, len(index))
     ordered = order_positions(plan.order, encoded, index.frequencies)
     kept = ordered[: plan.p]
     watch.lap("prune")
@@ -36,7 +34,7 @@ def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> 
     documents = [some for some, _ in gathered]
     watch.lap("gather")
     scores = [
-        segment.score(segment.store.prepare(encoded.embeddings, ordered), some, plan.k)
+        segment.score(segment.store.prepare(encoded.embeddings, ordered), some, plan.k) if len(some) else np.empty(0)
         for segment, some in zip(index.segments, documents, strict=True)
     ]
     watch.lap("score")
@@ -62,15 +60,7 @@ def search_many(
     index: Index, queries: Iterable[str | EncodedText], settings: SearchSettings, threads: int | None = None
 ) -> Iterator[Ranking]:
     """Rankings in the order of the queries, several at a time: kernels and encoder work outside Python's lock."""
-    threads = threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Ranking]] = deque()
-        for query in queries:
-            waiting.append(pool.submit(search, index, query, settings))
-            if len(waiting) > 4 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    return in_order(search, ((index, query, settings) for query in queries), threads)
 
 
 def _best(

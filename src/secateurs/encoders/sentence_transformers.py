@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ class SentenceTransformersEncoder:
             except (OSError, ValueError) as error:
                 raise SecateursError(f"sentence-transformers cannot load {name!r}: {error}") from error
         self._model = model
+        self._lock = Lock()
         self._name = name or "in memory"
         self._tokenizer: Any = model.tokenizer
         self._skipped = _skipped_ids(model)
@@ -60,8 +62,9 @@ class SentenceTransformersEncoder:
         return {"kind": "st", "model": self._name, "fingerprint": digest.hexdigest()[:16]}
 
     def encode_query(self, text: str) -> EncodedText:
-        features = self._model.encode_query([text], output_value=None, show_progress_bar=False)[0]
-        return self._to_encoded(text, features, "query")
+        with self._lock:  # a tokenizer takes new settings with every call, and two threads would mix theirs
+            features = self._model.encode_query([text], output_value=None, show_progress_bar=False)[0]
+            return self._to_encoded(text, features, "query")
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
         remaining = iter(texts)

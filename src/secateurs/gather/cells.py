@@ -2,8 +2,8 @@
 
 A kept query embedding looks into the `nprobe` cells whose centroids are nearest to it. A document's approximate score
 is the sum, over the kept embeddings, of the best such cell that it has an embedding in; where it is in none of them,
-the last cell looked into stands in, because it can hardly be better than that. The best `candidates` go on to exact
-scoring, most promising first.
+the nearest cell not looked into stands in, because it can hardly be better than that. The best `candidates` go on to
+exact scoring, most promising first.
 
     cell_centroids.npy   (cells, dim) int8, in steps of the int8 store, dim rounded up to a multiple of four
     cell_offsets.npy     (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
@@ -91,12 +91,21 @@ class Cells:
         fours = np.zeros((-(-kept // 4) * 4, self._width), dtype=np.int8)
         fours[:kept, : rounded.shape[1]] = rounded
         nprobe = min(plan.nprobe, self._cells)
-        cells = np.zeros((len(fours), nprobe), dtype=np.int32)
-        products = np.full((len(fours), nprobe), _NEVER, dtype=np.int32)
+        one_more = min(nprobe + 1, self._cells)  # the nearest cell not looked into
+        cells = np.zeros((len(fours), one_more), dtype=np.int32)
+        products = np.full((len(fours), one_more), _NEVER, dtype=np.int32)
         _probe(fours, kept, self._packed, self._start, cells, products)
         sums, found = self._workspace()
         count = _add_up(
-            cells[:kept], products[:kept], unit, self._offsets, self._listed, sums, sums.view(np.float32), found
+            cells[:kept],
+            products[:kept],
+            nprobe,
+            unit,
+            self._offsets,
+            self._listed,
+            sums,
+            sums.view(np.float32),
+            found,
         )
         keys = found[:count]
         if count > plan.candidates:
@@ -184,6 +193,7 @@ def _insert(sixteen: NDArray[np.int32], block: int, cells: NDArray[np.int32], pr
 def _add_up(
     cells: NDArray[np.int32],
     products: NDArray[np.int32],
+    nprobe: int,
     unit: NDArray[np.float64],
     offsets: NDArray[np.int64],
     listed: NDArray[np.int32],
@@ -200,7 +210,7 @@ def _add_up(
     count = 0
     for i in range(len(cells)):
         lowest = products[i, products.shape[1] - 1]
-        for j in range(cells.shape[1]):
+        for j in range(nprobe):
             gain = np.float32(unit[i] * (products[i, j] - lowest))
             for at in range(offsets[cells[i, j]], offsets[cells[i, j] + 1]):
                 document = listed[at]

@@ -11,18 +11,17 @@ number of threads. In memory are one number per embedding, the centroids, and a 
 
 from __future__ import annotations
 
-import os
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..simd import LANES, compiled, fill, larger, load, multiply_add, pack, splat, store, where_larger
+from ..threads import in_order
 
-Rows = NDArray[np.int64]  # numbers of rows
+Rows = NDArray[Any]  # numbers of rows, int32 where that is enough
 Read = Callable[[Rows], NDArray[np.int8]]  # those rows, int8, a multiple of four wide
 
 CELLS_PER_ROOT = 32  # cells = this times the root of the number of embeddings: probing and scanning stay in balance
@@ -30,6 +29,7 @@ _ITERATIONS = 5
 _ROWS_PER_CELL = 48  # rows that a centroid is learnt from
 _MOST_CELLS_AT_ONCE = 256  # a larger budget is split first
 _BATCH = 65_536  # rows in a thread's hands
+_DEEPEST = 4  # splits of splits
 _SPREAD_SAMPLE = 32  # rows that tell how far a type spreads
 
 
@@ -49,18 +49,11 @@ def cluster(
         cells = int(CELLS_PER_ROOT * len(token_ids) ** 0.5)
     order, bounds = _by_type(token_ids)
     budgets = _budgets(read, order, bounds, cells)
-    threads = threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[Cells]] = deque()
-        for rows, starts, some in _batches(read, order, bounds, budgets, pool):
-            waiting.append(pool.submit(_cluster_batch, read, rows, starts, some))
-            if len(waiting) > 2 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+    batches = _batches(read, order, bounds, budgets, threads)
+    return in_order(_cluster_batch, ((read, *batch) for batch in batches), threads, ahead=2)
 
 
-def _by_type(token_ids: NDArray[np.int32]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _by_type(token_ids: NDArray[np.int32]) -> tuple[Rows, NDArray[np.int64]]:
     """Row numbers ordered by token id, and where each type begins among them."""
     types, counts = np.unique(token_ids, return_counts=True)
     bounds = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -82,35 +75,33 @@ def _counting_sort(
 def _budgets(read: Read, order: NDArray[Any], bounds: NDArray[np.int64], cells: int) -> NDArray[np.int64]:
     """Cells per type: one each, and the rest by frequency times spread. None has fewer than four rows per cell."""
     counts = np.diff(bounds)
-    spread = np.zeros(len(counts))  # root mean square distance from the type's mean
+    weight = np.zeros(len(counts), dtype=np.int64)  # integers: the same on any machine
     for first in range(0, len(counts), 1024):
         some = slice(first, first + 1024)
         sampled = np.minimum(counts[some], _SPREAD_SAMPLE)
         edges = np.concatenate([[0], np.cumsum(sampled)])
         within = np.arange(edges[-1]) - np.repeat(edges[:-1], sampled)
-        picked = np.repeat(bounds[:-1][some], sampled) + within * np.repeat(counts[some], sampled) // np.repeat(
-            sampled, sampled
-        )
-        rows = read(order[picked].astype(np.int64)).astype(np.float32)
-        total = np.add.reduceat(rows, edges[:-1], axis=0) / sampled[:, None]
-        squared = np.add.reduceat((rows**2).sum(axis=1), edges[:-1]) / sampled
-        spread[some] = np.sqrt(np.maximum(squared - (total**2).sum(axis=1), 0))
-    weight = counts * spread
+        step = within * np.repeat(counts[some], sampled) // np.repeat(sampled, sampled)
+        rows = read(order[np.repeat(bounds[:-1][some], sampled) + step]).astype(np.int64)
+        sums = np.add.reduceat(rows, edges[:-1], axis=0)
+        squares = np.add.reduceat((rows**2).sum(axis=1), edges[:-1])
+        variance = (squares - (sums**2).sum(axis=1) / sampled) / sampled
+        weight[some] = counts[some] * np.sqrt(np.maximum(variance, 0)).round(3) * 1000
     spare = max(cells - len(counts), 0)
-    share = 1 + spare * weight / max(weight.sum(), 1e-9)
-    budgets: NDArray[np.int64] = np.minimum(share.astype(np.int64), -(-counts // 4))
+    share = 1 + (spare * (weight / max(int(weight.sum()), 1))).astype(np.int64)
+    budgets: NDArray[np.int64] = np.minimum(share, -(-counts // 4))
     return budgets
 
 
 def _batches(
-    read: Read, order: NDArray[Any], bounds: NDArray[np.int64], budgets: NDArray[np.int64], pool: ThreadPoolExecutor
+    read: Read, order: Rows, bounds: NDArray[np.int64], budgets: NDArray[np.int64], threads: int | None
 ) -> Iterator[tuple[Rows, NDArray[np.int64], NDArray[np.int64]]]:
     """Work for one thread: rows, where each type begins among them, cells for each."""
     first = 0
     while first < len(budgets):
         if budgets[first] > _MOST_CELLS_AT_ONCE:
-            rows = order[bounds[first] : bounds[first + 1]].astype(np.int64)
-            for part, budget in _split(read, rows, int(budgets[first]), pool):
+            rows = order[bounds[first] : bounds[first + 1]]
+            for part, budget in _split(read, rows, int(budgets[first]), threads):
                 yield part, np.array([0, len(part)]), np.array([budget])
             first += 1
             continue
@@ -119,35 +110,38 @@ def _batches(
             last < len(budgets) and budgets[last] <= _MOST_CELLS_AT_ONCE and bounds[last + 1] - bounds[first] <= _BATCH
         ):
             last += 1
-        rows = order[bounds[first] : bounds[last]].astype(np.int64)
-        yield rows, bounds[first : last + 1] - bounds[first], budgets[first:last]
+        yield order[bounds[first] : bounds[last]], bounds[first : last + 1] - bounds[first], budgets[first:last]
         first = last
 
 
-def _split(read: Read, rows: Rows, budget: int, pool: ThreadPoolExecutor) -> Iterator[tuple[Rows, int]]:
-    """A large budget in parts that are each small enough."""
-    if budget <= _MOST_CELLS_AT_ONCE:
-        yield rows, budget
+def _split(read: Read, rows: Rows, budget: int, threads: int | None, depth: int = 0) -> Iterator[tuple[Rows, int]]:
+    """A large budget in parts that are each small enough. Rows that no step can tell apart end up in one."""
+    if budget <= _MOST_CELLS_AT_ONCE or depth == _DEEPEST:
+        yield rows, min(budget, _MOST_CELLS_AT_ONCE)
         return
     parts = min(int(np.ceil(budget**0.5)), _MOST_CELLS_AT_ONCE)
     sample = rows[:: max(1, len(rows) // (parts * _ROWS_PER_CELL * 4))]
     centroids = _cluster_batch(read, sample, np.array([0, len(sample)]), np.array([parts])).centroids
+    if len(centroids) == 1:
+        yield rows, 1
+        return
+    order, bounds = _by_type(_assign(read, rows, centroids, threads))
+    for begin, end in pairwise(bounds.tolist()):
+        share = max(1, round(budget * (end - begin) / len(rows)))
+        yield from _split(read, rows[order[begin:end]], share, threads, depth + 1)
+
+
+def _assign(read: Read, rows: Rows, centroids: NDArray[np.int8], threads: int | None) -> NDArray[np.int32]:
+    """The nearest centroid of each row, a block of rows at a time."""
     packed, start = _starts(centroids)
 
     def nearest(first: int) -> NDArray[np.int32]:
         block = read(rows[first : first + _BATCH])
-        out = np.empty(len(block), dtype=np.int32)
-        _nearest(block, packed, start, out)
-        return out
+        home = np.empty(len(block), dtype=np.int32)
+        _nearest(block, packed, start, home)
+        return home
 
-    home = np.concatenate(list(pool.map(nearest, range(0, len(rows), _BATCH))))
-    order = np.argsort(home, kind="stable")
-    edges = np.searchsorted(home[order], np.arange(len(centroids) + 1))
-    for part in range(len(centroids)):
-        members = rows[order[edges[part] : edges[part + 1]]]
-        if len(members):
-            share = max(1, round(budget * len(members) / len(rows)))
-            yield from _split(read, members, share, pool)
+    return np.concatenate(list(in_order(nearest, ((first,) for first in range(0, len(rows), _BATCH)), threads)))
 
 
 def _starts(centroids: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
@@ -162,15 +156,22 @@ def _starts(centroids: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.i
 
 
 def _cluster_batch(read: Read, rows: Rows, bounds: NDArray[np.int64], budgets: NDArray[np.int64]) -> Cells:
-    vectors = read(rows)
     most = int(budgets.sum())
+    large = len(rows) > _BATCH  # then it is one type alone: learn from a sample, and assign the rest block by block
+    learnt = rows
+    if large:
+        wanted = min(most * _ROWS_PER_CELL, len(rows))
+        learnt = rows[np.arange(wanted) * len(rows) // wanted]
+        bounds = np.array([0, len(learnt)])
+    vectors = read(learnt)
     centroids = np.zeros((most, vectors.shape[1]), dtype=np.int8)
-    home = np.empty(len(rows), dtype=np.int32)
+    home = np.empty(len(learnt), dtype=np.int32)
     _k_means(vectors, bounds, budgets, centroids, home)
-    sizes = np.bincount(home, minlength=most)
-    order = np.argsort(home, kind="stable")
-    used = sizes > 0
-    return Cells(centroids[used], sizes[used].astype(np.int64), rows[order])
+    if large:
+        home = _assign(read, rows, centroids, threads=1)
+    order, edges = _by_type(home)
+    used = home[order[edges[:-1]]]
+    return Cells(centroids[used], np.diff(edges), rows[order])
 
 
 @compiled

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, reduce
 from pathlib import Path
+from threading import Lock
 from typing import Any, Literal
 
 from .. import explain as explaining
@@ -40,6 +41,7 @@ class Index:
         if encoder is not None:
             self._check_encoder(encoder)
         self._encoder = encoder
+        self._lock = Lock()
 
     @classmethod
     def build(
@@ -145,17 +147,18 @@ class Index:
 
     @property
     def encoder(self) -> Encoder:
-        if self._encoder is None:
-            spec = self.manifest.encoder
-            if spec["kind"] not in ("onnx", "st"):
-                raise SecateursError(
-                    f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
-                    "open it with Index(path, encoder=...), or search with an EncodedText"
-                )
-            encoder = load_encoder(spec["model"], spec["kind"])
-            self._check_encoder(encoder)
-            self._encoder = encoder
-        return self._encoder
+        with self._lock:  # loaded once, however many threads come for it
+            if self._encoder is None:
+                spec = self.manifest.encoder
+                if spec["kind"] not in ("onnx", "st"):
+                    raise SecateursError(
+                        f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
+                        "open it with Index(path, encoder=...), or search with an EncodedText"
+                    )
+                encoder = load_encoder(spec["model"], spec["kind"])
+                self._check_encoder(encoder)
+                self._encoder = encoder
+            return self._encoder
 
     def encode_query(self, query: str | EncodedText) -> EncodedText:
         if isinstance(query, EncodedText):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class Segment:
         token_ids, collection, document = np.asarray(self._array("frequencies.npy"))
         self.frequencies = Frequencies(token_ids.astype(np.int32), collection, document)
         self._gatherers: dict[str, Gatherer] = {}
+        self._lock = Lock()
 
     def __len__(self) -> int:
         return self.record.documents
@@ -54,12 +56,13 @@ class Segment:
         return self._array("token_ids.npy")
 
     def gatherer(self, name: str) -> Gatherer:
-        if name not in self._gatherers:
-            for file in FILES_OF.get(name, ()):
-                if file in self.record.files:
-                    check_bytes(self.folder, self.record, file)
-            self._gatherers[name] = open_gatherer(name, self.folder, self.offsets)
-        return self._gatherers[name]
+        with self._lock:  # opened once, however many threads come for it
+            if name not in self._gatherers:
+                for file in FILES_OF.get(name, ()):
+                    if file in self.record.files:
+                        check_bytes(self.folder, self.record, file)
+                self._gatherers[name] = open_gatherer(name, self.folder, self.offsets)
+            return self._gatherers[name]
 
     def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
         """Eq. 1 for each of the documents, on the stored embeddings; with k, only the k best need be right."""

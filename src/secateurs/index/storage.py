@@ -1,4 +1,4 @@
-"""An index on disk, format version 1.
+"""An index on disk, format version 2. Version 1 had neither cells nor residual4, and is read like it.
 
     demo.sec/
       manifest.json             what is in the index; written last, so a folder without it is not an index
@@ -44,7 +44,7 @@ from ..errors import DamagedIndexError, SecateursError
 from ..gather.files import CELLS_OF_EMBEDDINGS, FILES_OF
 
 FORMAT = "secateurs-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 LOCK = "write.lock"
 BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
