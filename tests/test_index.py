@@ -278,3 +278,12 @@ def test_an_index_of_nothing_finds_nothing(store: str, tmp_path: Path) -> None:
     index = Index.build(tmp_path / "i.sec", [], encoder=None, store=store)
     for effort in ("fast", "balanced", "exact"):
         assert len(index.search(random_text(np.random.default_rng(0), 3), effort=effort)) == 0
+
+
+@pytest.mark.parametrize("count", [8, 50])
+def test_equal_scores_go_by_docno_however_many_there_are(count: int, tmp_path: Path) -> None:
+    text = random_text(np.random.default_rng(0), 3)
+    docnos = [f"d{i:02}" for i in range(count)]
+    documents = [Document(docno, encoded=text) for docno in reversed(docnos)]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    assert [hit.docno for hit in index.search(text, k=5)] == docnos[:5]

@@ -74,22 +74,16 @@ def _best(
         chosen = [np.flatnonzero(score >= threshold) for score in scores]
     else:
         chosen = [np.arange(len(score)) for score in scores]
-    contenders: list[tuple[float, str, int, int]] = []
-    for part, (segment, documents, score, some) in enumerate(
-        zip(index.segments, gathered, scores, chosen, strict=True)
-    ):
-        numbers = documents[some].tolist()
-        docnos = segment.documents.docnos(numbers)
-        contenders += zip((-score[some]).tolist(), docnos, numbers, [part] * len(numbers), strict=True)
-    best = sorted(contenders)[:k]
-    stored: dict[tuple[int, int], StoredDocument] = {}
-    for part, segment in enumerate(index.segments):
-        numbers = [number for _, _, number, home in best if home == part]
-        stored.update(zip([(part, n) for n in numbers], segment.documents.get(numbers), strict=True))
-    return [
-        Hit(docno, -minus, stored[part, number].text, stored[part, number].metadata)
-        for minus, docno, number, part in best
-    ]
+    contenders: list[tuple[float, str, StoredDocument]] = []
+    for segment, documents, score, some in zip(index.segments, gathered, scores, chosen, strict=True):
+        numbers, minus = documents[some].tolist(), (-score[some]).tolist()
+        if len(numbers) > 2 * k:  # very many ties: the docnos alone settle them before any text is read
+            ranked = sorted(zip(minus, segment.documents.docnos(numbers), numbers, strict=True))[:k]
+            numbers, minus = [number for _, _, number in ranked], [score for score, _, _ in ranked]
+        stored = segment.documents.get(numbers)
+        contenders += [(score, found.docno, found) for score, found in zip(minus, stored, strict=True)]
+    best = sorted(contenders, key=lambda contender: contender[:2])[:k]
+    return [Hit(docno, -minus, found.text, found.metadata) for minus, docno, found in best]
 
 
 class _Stopwatch:
