@@ -12,8 +12,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from judged import measure, open_collection
-from rich.progress import track
+from judged import measure, open_collection, progress
 
 
 def main() -> None:
@@ -34,7 +33,7 @@ def main() -> None:
         for effort in ("exact", "balanced", "fast"):
             found = {
                 qid: collection.index.search(query, effort=effort)
-                for qid, query in track(collection.queries.items(), description=f"{folder.name}, {effort}")
+                for qid, query in progress(collection.queries.items(), description=f"{folder.name}, {effort}")
             }
             run = {qid: [(hit.docno, hit.score) for hit in ranking] for qid, ranking in found.items()}
             ndcg = measure(collection.qrels, run, ["nDCG@10"])["nDCG@10"]

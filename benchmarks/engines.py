@@ -22,9 +22,8 @@ from typing import Any
 
 import ir_measures
 import numpy as np
-from judged import encode, measure, read_queries
+from judged import encode, measure, progress, read_queries
 from rich.console import Console
-from rich.progress import track
 
 PEERS = Path(__file__).parent / "peers"
 OURS = ("secateurs", "faiss", "bm25")  # in this environment
@@ -56,7 +55,7 @@ def export(folder: Path, cache: Path, most_queries: int) -> tuple[Path, list[ir_
         np.save(data / "query_offsets.npy", np.cumsum([0, *map(len, queries)]))
         number = {docno: i for i, docno in enumerate(docnos)}
         exact = np.full((len(queries), 10), -1)
-        for i, query in enumerate(track(queries, description="exact MaxSim")):
+        for i, query in enumerate(progress(queries, description="exact MaxSim")):
             hits = [number[hit.docno] for hit in index.search(query, gather="exhaustive")]
             exact[i, : len(hits)] = hits
         np.save(data / "exact.npy", exact)

@@ -7,16 +7,21 @@ qrels[.split] (TREC format).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import ir_measures
 import numpy as np
+from rich.console import Console
+from rich.progress import track
 
 from secateurs import Document, EncodedText, Index
 from secateurs.corpus import read_corpus
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,11 @@ class Collection:
     @property
     def graded(self) -> bool:
         return max(qrel.relevance for qrel in self.qrels) > 1
+
+
+def progress(items: Iterable[T], description: str, total: float | None = None) -> Iterable[T]:
+    """A progress bar on standard error, because standard output is for the table."""
+    return track(items, description, total, console=Console(stderr=True))
 
 
 def read_queries(folder: Path, most: int | None = None) -> tuple[dict[str, str], list[ir_measures.Qrel]]:

@@ -11,9 +11,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from judged import Collection, measure, open_collection
+from judged import Collection, measure, open_collection, progress
 from numpy.typing import NDArray
-from rich.progress import track
 
 from secateurs import EncodedText, Frequencies, TokenKind
 from secateurs.importance import Order, icf
@@ -108,7 +107,7 @@ def main() -> None:
             "icf, repeated tokens last": repeats_last,
             "icf, whole words": whole_words(continuations),
         }
-        for rule, order in track(rules.items(), description=name):
+        for rule, order in progress(rules.items(), description=name):
             table.setdefault(rule, []).append(mean_ndcg(collection, order))
         exhaustive = {
             qid: [(hit.docno, hit.score) for hit in collection.index.search(query, gather="exhaustive")]

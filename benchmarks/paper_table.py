@@ -16,8 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-from judged import open_collection, per_query
-from rich.progress import track
+from judged import open_collection, per_query, progress
 from scipy import stats
 
 PS = (1, 2, 3, 4, 6, 8, 12, 16, None)
@@ -45,7 +44,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     for gather, order, p in settings:  # before the clock runs: kernels are loaded, pages are read
         collection.index.search(next(iter(collection.queries.values())), p=p, order=order, gather=gather)
-    for qid, query in track(collection.queries.items(), description="searching"):
+    for qid, query in progress(collection.queries.items(), description="searching"):
         for setting in rng.permutation(np.array(settings, dtype=object)).tolist():
             gather, order, p = setting = tuple(setting)
             ranking = collection.index.search(

@@ -14,8 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from judged import measure, read_queries
-from rich.progress import track
+from judged import measure, progress, read_queries
 
 from secateurs import Document, Index, load_encoder
 from secateurs.corpus import read_corpus
@@ -34,12 +33,12 @@ def main() -> None:
     texts, qrels = read_queries(options.collection, options.most_queries)
     queries = {qid: encoder.encode_query(text) for qid, text in texts.items()}
     plain = list(islice(read_corpus(options.collection / "corpus.jsonl.gz"), options.most_documents))
-    encoded = track(encoder.encode_documents(d.text for d in plain), total=len(plain), description="encoding")
+    encoded = progress(encoder.encode_documents(d.text for d in plain), total=len(plain), description="encoding")
     documents = [Document(d.docno, "", {}, e) for d, e in zip(plain, encoded, strict=True)]
     rows = np.concatenate([d.encoded.embeddings for d in documents if d.encoded is not None])
     offsets = np.cumsum([0, *(len(d.encoded) for d in documents if d.encoded is not None)])
     exact: dict[str, list[tuple[str, float]]] = {}
-    for qid, query in track(queries.items(), description="float32"):
+    for qid, query in progress(queries.items(), description="float32"):
         scores = maxsim(query.embeddings, rows, offsets[:-1], offsets[1:])
         exact[qid] = [(documents[i].docno, float(scores[i])) for i in np.argsort(-scores)[:10]]
 
