@@ -85,10 +85,12 @@ def build(engine: str, command: list[str], data: Path, cache: Path) -> dict[str,
     return built
 
 
-def search(engine: str, command: list[str], data: Path, cache: Path, settings: list[Any]) -> dict[str, Any]:
+def search(
+    engine: str, command: list[str], data: Path, cache: Path, settings: list[Any], first: int = 0
+) -> dict[str, Any]:
     out = cache / f"{data.stem}.peers" / f"{engine}.search.json"
     index = cache / f"{data.stem}.peers" / engine
-    chosen = ["--settings", json.dumps(settings)]
+    chosen = ["--settings", json.dumps(settings), "--first", str(first)]
     subprocess.run([*command, "search", str(data), str(index), "--out", str(out), *chosen], check=True)
     result: dict[str, Any] = json.loads(out.read_text())
     return result
@@ -239,7 +241,10 @@ def main() -> None:
     for turn in range(options.rounds):
         for engine, command in commands.items():
             say(f"round {turn + 1}: {engine}")
-            rounds[engine].append(search(engine, command, data, options.cache, settings[engine]))
+            first = (
+                1 + turn * len(settings[engine]) // options.rounds
+            )  # no setting is always the first, with cold caches
+            rounds[engine].append(search(engine, command, data, options.cache, settings[engine], first))
     table = [
         line
         for engine in commands

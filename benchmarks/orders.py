@@ -76,7 +76,7 @@ def mean_ndcg(collection: Collection, order: str | Order) -> float:
     values = []
     for p in PS:
         run = {
-            qid: [(hit.docno, hit.score) for hit in collection.index.search(query, p=p, order=order)]
+            qid: [(hit.docno, hit.score) for hit in collection.index.search(query, p=p, order=order, gather="faiss")]
             for qid, query in collection.queries.items()
         }
         values.append(measure(collection.qrels, run, ["nDCG@10"])["nDCG@10"])

@@ -125,7 +125,9 @@ def build(peer: Any, data: Path, index: Path, options: dict[str, Any]) -> dict[s
     return {"build_seconds": seconds, "bytes": size, "peak_memory": memory.bytes}
 
 
-def search(peer: Any, data: Path, index: Path, settings: list[dict[str, Any]], k: int, rounds: int) -> dict[str, Any]:
+def search(
+    peer: Any, data: Path, index: Path, settings: list[dict[str, Any]], k: int, rounds: int, first: int
+) -> dict[str, Any]:
     """Every query singly with one setting, then all of them with the next: whoever comes back to a query finds the
     caches full of others. Rounds begin with different settings, so that a slow minute slows them all."""
     numbers = document_numbers(data)
@@ -147,7 +149,7 @@ def search(peer: Any, data: Path, index: Path, settings: list[dict[str, Any]], k
         gc.disable()
         for turn in range(rounds):
             for shift in range(len(settings)):
-                which = (turn + shift) % len(settings)
+                which = (first + turn + shift) % len(settings)
                 for place, query in enumerate(queries):
                     start = time.perf_counter()
                     result = peer.search(loaded, query, k, **settings[which])
@@ -187,6 +189,7 @@ def main(peer: Any) -> None:
             verb.add_argument("--settings", type=json.loads, default=[peer.DEFAULT, *peer.SWEEP])
             verb.add_argument("--k", type=int, default=10)
             verb.add_argument("--rounds", type=int, default=1, help="of these, the median time of each query is kept")
+            verb.add_argument("--first", type=int, default=0, help="number of the setting to begin with")
             verb.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.verb == "settings":
@@ -197,7 +200,7 @@ def main(peer: Any) -> None:
     if given.verb == "build":
         result = build(peer, given.data, given.index, given.options)
     else:
-        result = search(peer, given.data, given.index, given.settings, given.k, given.rounds)
+        result = search(peer, given.data, given.index, given.settings, given.k, given.rounds, given.first)
     result["version"] = importlib.metadata.version(peer.PACKAGE)
     if given.verb == "build":
         print(json.dumps(result), file=answer)

@@ -116,7 +116,7 @@ class Cells:
     def _workspace(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         if not hasattr(self._own, "arrays"):
             sums = np.zeros((self._documents, 2), dtype=np.int32)
-            self._own.arrays = sums, np.empty(self._documents, dtype=np.int64)
+            self._own.arrays = sums, np.empty(self._documents + 1, dtype=np.int64)
         arrays: tuple[NDArray[np.int32], NDArray[np.int64]] = self._own.arrays
         return arrays
 
@@ -208,18 +208,18 @@ def _add_up(
     floats. Both are left zero.
     """
     count = 0
+    nothing = np.float32(0)
     for i in range(len(cells)):
         lowest = products[i, products.shape[1] - 1]
         for j in range(nprobe):
             gain = np.float32(unit[i] * (products[i, j] - lowest))
             for at in range(offsets[cells[i, j]], offsets[cells[i, j] + 1]):
                 document = listed[at]
-                if seen[document, 0] != i + 1:  # cells come best first, so the first one counts
-                    if seen[document, 0] == 0:
-                        found[count] = document
-                        count += 1
-                    seen[document, 0] = i + 1
-                    sums[document, 1] += gain
+                last_seen = seen[document, 0]
+                found[count] = document  # kept only if it is new: nothing here branches on what no CPU can guess
+                count += last_seen == 0
+                sums[document, 1] += gain if last_seen != i + 1 else nothing  # cells come best first: the first counts
+                seen[document, 0] = i + 1
     last = len(seen) - 1
     for i in range(count):
         document = found[i]
