@@ -198,7 +198,7 @@ def draw(table: list[dict[str, Any]], exact: float, name: str, path: Path) -> No
                 panel.plot([ms for ms, _ in points], best, color=colours[engine], linewidth=0.8)
         if measured == "nDCG@10":
             panel.axhline(exact, color="black", linewidth=0.6, linestyle=":")
-            panel.annotate("exhaustive", (0.99, exact), xycoords=("axes fraction", "data"), ha="right", va="bottom")
+            panel.annotate("exhaustive", (0.99, exact), xycoords=("axes fraction", "data"), ha="right", va="top")
         panel.set_xscale("log")
         panel.set_xlabel("milliseconds per query, one thread")
         panel.set_ylabel(measured + (" against exact" if measured == "recall@10" else ""))

@@ -49,6 +49,11 @@ def test_the_best_way_of_gathering_that_is_prepared_is_taken() -> None:
     assert plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING, 10_000).gather == "exhaustive"
 
 
+def test_large_collections_are_searched_more_widely() -> None:
+    chosen = [plan(SearchSettings(), query_of(8), EVERYTHING, documents) for documents in (50_000, 800_000)]
+    assert [(one.nprobe, one.candidates) for one in chosen] == [(32, 256), (64, 1024)]
+
+
 def test_there_are_always_enough_candidates_for_k() -> None:
     assert plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 4000
     assert plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING, 10_000).candidates == 100

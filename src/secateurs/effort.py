@@ -7,9 +7,11 @@ into (`nprobe`), and how many documents are scored exactly (`candidates`):
     balanced   all of the query's wordpieces, 4 to 16        nprobe 32    candidates 256
     exact      every document is scored
 
-A query with many wordpieces spreads its meaning over them, so it keeps more. Four candidates are scored for each hit
-that is wanted, if that is more; an index with no more documents than candidates is scored whole. What is asked for by
-name is done, and only the rest is chosen. gather="faiss" keeps the paper's settings at any effort.
+A query with many wordpieces spreads its meaning over them, so it keeps more. In a larger collection more documents look
+alike from afar: beyond 50,000 documents, candidates grow with the root of their number and nprobe with the root of
+that. Four candidates are scored for each hit that is wanted, if that is more; an index with no more documents than
+candidates is scored whole. What is asked for by name is done, and only the rest is chosen. gather="faiss" keeps the
+paper's settings at any effort.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from .records import EncodedText, SearchPlan, SearchSettings, TokenKind
 
 _FAISS_NPROBE = 10  # as in the paper
 _FEWEST_KEPT = 4
+_MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 
 
@@ -40,7 +43,9 @@ def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]
     """Settings with nothing left open, for this query and an index so large, prepared for these ways of gathering."""
     exact = settings.effort == "exact"
     level = _LEVELS["balanced" if exact else settings.effort]
-    candidates = max(settings.candidates or max(level.candidates, _CANDIDATES_PER_HIT * settings.k), settings.k)
+    growth = max(documents / _MANY_DOCUMENTS, 1) ** 0.5
+    candidates = settings.candidates or max(round(level.candidates * growth), _CANDIDATES_PER_HIT * settings.k)
+    candidates = max(candidates, settings.k)
     gather = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
@@ -55,5 +60,5 @@ def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]
         if gather == "cells" and not exact:
             p = min(max(round(level.share * words), _FEWEST_KEPT), level.most_kept)
     assert not isinstance(p, str)
-    nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else level.nprobe)
+    nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else round(level.nprobe * growth**0.5))
     return SearchPlan(settings.k, p, settings.order, gather, settings.k_prime, nprobe, candidates)
