@@ -41,6 +41,7 @@ def main() -> None:
     texts, _ = read_queries(options.collection, options.most_queries)
     encoded = [index.encode_query(text) for text in texts.values()]
     queries = [query.embeddings[prune(query, index.frequencies, KEPT)] for query in encoded]
+    cores = faiss.omp_get_max_threads()
     print("| cells | kernel ms | " + " | ".join(f"graph, ef {n}: ms, found" for n in BREADTHS) + " | graph build s |")
     print("|---|---|" + "---|" * (len(BREADTHS) + 1))
     for cells in options.cells:
@@ -71,7 +72,7 @@ def main() -> None:
                     times[breadth].append(perf_counter() - begin)
                     pairs = zip(numbers.tolist(), best.tolist(), strict=True)
                     found[breadth].append(float(np.mean([len({*a} & {*b}) / NPROBE for a, b in pairs])))
-        faiss.omp_set_num_threads(faiss.omp_get_num_procs())
+        faiss.omp_set_num_threads(cores)
         line = [f"{cells:,}", f"{1000 * np.median(times['kernel']):.2f}"]
         line += [f"{1000 * np.median(times[n]):.2f}, {np.mean(found[n]):.3f}" for n in BREADTHS]
         print(f"| {' | '.join(line)} | {build:.0f} |", flush=True)
