@@ -14,8 +14,9 @@ class Highlight(BaseModel):
 
     start: int = Field(description="In Unicode code points of the text")
     end: int
-    contribution: float = Field(description="Its share of the document's score, Eq. 1")
+    contribution: float = Field(description="What it adds to the document's score: the sum of the similarities")
     positions: list[int] = Field(description="The query embeddings it is the best match of")
+    similarities: list[float] = Field(description="With each of them")
 
 
 class QueryToken(BaseModel):

@@ -38,8 +38,16 @@ def highlights(index: Index, query: EncodedText, docno: str, text: str) -> list[
         span = spans[row]
         if span is not None:
             positions = np.flatnonzero(best == row)
-            share = float(similarities[row, positions].sum())
-            found.append(Highlight(start=span[0], end=span[1], contribution=share, positions=positions.tolist()))
+            shares = similarities[row, positions]
+            found.append(
+                Highlight(
+                    start=span[0],
+                    end=span[1],
+                    contribution=float(shares.sum()),
+                    positions=positions.tolist(),
+                    similarities=shares.tolist(),
+                )
+            )
     return found
 
 
