@@ -2,7 +2,7 @@
 
 # Annotations are objects here, not strings: the request models exist only inside `create_app`.
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from time import monotonic
@@ -49,9 +49,9 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
+        with ExitStack() as stack:
             for workers in (readers, *writers.values()):
-                stack.callback(workers.close)
+                stack.enter_context(workers)
             yield
 
     app = FastAPI(

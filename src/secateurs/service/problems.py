@@ -100,11 +100,9 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _field(place: Sequence[int | str]) -> str:
-    """("body", "embeddings", 3, 0) is embeddings.3.0; pydantic also names the branch of a union, which nobody wrote."""
-    parts = [str(part) for part in place if part not in ("query", "body", "path") or len(place) == 1]
-    if len(place) > 1 and place[0] in ("query", "body", "path"):
-        parts = [str(part) for part in place[1:]]
-    return ".".join(part for part in parts if not part.startswith(("literal[", "constrained-int")))
+    """("body", "embeddings", 3, 0) is embeddings.3.0; a branch of a union has a name too, which nobody wrote."""
+    parts = place[1:] or place
+    return ".".join(str(part) for part in parts if not str(part).startswith(("literal[", "constrained-")))
 
 
 def _sentence(item: Mapping[str, Any]) -> str:
@@ -112,5 +110,5 @@ def _sentence(item: Mapping[str, Any]) -> str:
         return "there is no such field"
     if item["type"] == "missing":
         return "is missing"
-    message = str(item["msg"])
+    message = str(item["msg"]).removeprefix("Value error, ")
     return message[:1].lower() + message[1:]

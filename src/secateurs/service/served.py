@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import UsageError
 from ..importance import order_positions
 from ..index.index import Index
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
@@ -169,14 +170,17 @@ class Served:
 
     def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
         """The encoded query, and the milliseconds that took."""
-        if isinstance(query, EncodedText):
-            return query, 0.0
         started = time.perf_counter()
-        encoded = self._cache.get(query)
-        self._metrics.cached.labels("no" if encoded is None else "yes").inc()
+        encoded = self._cache.get(query) if isinstance(query, str) else None
+        if isinstance(query, str):
+            self._metrics.cached.labels("no" if encoded is None else "yes").inc()
         if encoded is None:
-            encoded = self.index.encode_query(query)
-            self._cache.put(query, encoded)
+            try:
+                encoded = self.index.encode_query(query)
+            except UsageError as error:
+                raise Problem.of_field("query" if isinstance(query, str) else "embeddings", str(error)) from error
+            if isinstance(query, str):
+                self._cache.put(query, encoded)
         return encoded, (time.perf_counter() - started) * 1000
 
     def _tokens(self, ranking: Ranking) -> list[QueryToken]:

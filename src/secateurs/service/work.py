@@ -17,15 +17,22 @@ class Workers:
 
     def __init__(self, what: str, threads: int, most: int, seconds: float | None = None) -> None:
         """`most` is what may run and wait together; without `seconds` work is always finished, as a write must be."""
-        self._what, self._most, self._seconds = what, most, seconds
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"secateurs-{what}")
-        self.unfinished = 0
+        self._what, self._threads, self._most, self._seconds = what, threads, most, seconds
+        self._unfinished = 0
+
+    def __enter__(self) -> Workers:
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"secateurs-{self._what}")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Wait for what runs, and drop what has not begun, unless it must be finished."""
+        self._pool.shutdown(wait=True, cancel_futures=self._seconds is not None)
 
     async def run(self, work: Callable[..., _T], *arguments: Any) -> _T:
-        if self.unfinished >= self._most:
+        if self._unfinished >= self._most:
             raise Problem.too_many(self._what)
         loop = asyncio.get_running_loop()
-        self.unfinished += 1
+        self._unfinished += 1
         future = self._pool.submit(work, *arguments)
         # Counted until the thread is done: a search that nobody waits for any longer still keeps its thread busy.
         future.add_done_callback(lambda done: _from_thread(loop, self._finished))
@@ -43,11 +50,7 @@ class Workers:
         return waiting.result()
 
     def _finished(self) -> None:
-        self.unfinished -= 1
-
-    def close(self) -> None:
-        """Wait for what runs, and drop what has not begun, unless it must be finished."""
-        self._pool.shutdown(wait=True, cancel_futures=self._seconds is not None)
+        self._unfinished -= 1
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
