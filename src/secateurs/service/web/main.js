@@ -18,6 +18,7 @@ let state = readState();
 let indexes = [];
 let running = null; // aborts the search under way
 let explaining = null;
+let shown = []; // the hits on the page
 let timer = 0;
 let unpruned = { key: "" }; // what does not depend on p: the full ranking, the curve, the time to encode
 
@@ -135,16 +136,13 @@ function render(pruned, { full, points, encode }) {
   find("note").textContent = "This index is small enough to score every document, so pruning changes nothing here.";
 
   const before = new Map(full.hits.map((hit) => [hit.docno, hit.rank]));
-  const opened = [];
-  const items = pruned.hits.map((hit) => {
-    const open = hit.docno === state.open;
-    const made = hitItem(hit, tokens, before.get(hit.docno), open, toggle);
-    if (open) opened.push([hit.docno, made.panel]);
-    return made.item;
-  });
-  if (items.length === 0) items.push(el("li", { class: "card hit" }, el("p", {}, "Nothing was found.")));
-  find("hits").replaceChildren(...items);
-  for (const [docno, panel] of opened) fillPanel(docno, panel);
+  shown = pruned.hits.map((hit) => hitItem(hit, tokens, before.get(hit.docno), toggle));
+  const nothing = el("li", { class: "card hit" }, el("p", {}, "Nothing was found."));
+  find("hits").replaceChildren(...(shown.length ? shown.map((hit) => hit.item) : [nothing]));
+  for (const hit of shown.filter((one) => one.docno === state.open)) {
+    hit.set(true);
+    fillPanel(hit.docno, hit.panel);
+  }
   const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(searchMs(stats))}`;
   find("results-facts").textContent = saved;
   find("status").textContent = `${plural(pruned.hits.length, "result")}. ${saved}.`;
@@ -182,14 +180,16 @@ async function drawCurve(pruned, signal) {
 
 // ---- One document's map
 
-function toggle(docno, button, panel) {
-  const open = panel.hidden;
-  panel.hidden = !open;
-  button.setAttribute("aria-expanded", String(open));
-  button.textContent = open ? "Hide the map" : "Why? The MaxSim map";
+// One map at a time, the one that the address names.
+function toggle(docno) {
+  const open = state.open !== docno;
   state.open = open ? docno : "";
   writeState(state);
-  if (open) fillPanel(docno, panel);
+  for (const hit of shown) {
+    const opens = open && hit.docno === docno;
+    hit.set(opens);
+    if (opens) fillPanel(docno, hit.panel);
+  }
 }
 
 async function fillPanel(docno, panel) {
@@ -201,8 +201,7 @@ async function fillPanel(docno, panel) {
     const settings = { query: q, docno, k: K, p, order, map: true };
     panel.replaceChildren(...why(await explain(index, settings, explaining.signal)));
   } catch (error) {
-    const reason = error.name === "AbortError" ? "Another map was asked for." : error.message;
-    panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${reason}`));
+    if (error.name !== "AbortError") panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${error.message}`));
   }
 }
 

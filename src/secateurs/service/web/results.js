@@ -25,30 +25,37 @@ function metadata(facts) {
   return el("p", { class: "quiet metadata", dir: "auto" }, shown.join(" · "));
 }
 
-export function hitItem(hit, tokens, before, open, toggle) {
+// An item of the list, and what is needed to open and close its map.
+export function hitItem(hit, tokens, before, toggle) {
   const moved = movement(hit.rank, before);
-  const panel = el("div", { class: "why", id: `why-${hit.rank}`, hidden: !open });
-  const button = el(
-    "button",
-    {
-      type: "button",
-      class: "link",
-      "aria-expanded": String(open),
-      "aria-controls": panel.id,
-      on: { click: () => toggle(hit.docno, button, panel) },
-    },
-    open ? "Hide the map" : "Why? The MaxSim map",
-  );
+  const panel = el("div", { class: "why", id: `why-${hit.rank}` });
+  const button = el("button", {
+    type: "button",
+    class: "link",
+    "aria-controls": panel.id,
+    on: { click: () => toggle(hit.docno) },
+  });
+  const set = (open) => {
+    panel.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+    button.textContent = open ? "Hide the map" : "Why? The MaxSim map";
+    if (!open) panel.replaceChildren();
+  };
+  set(false);
   const item = el(
     "li",
-    { class: "card hit", "data-docno": hit.docno },
+    { class: "card hit" },
     el(
       "div",
       { class: "hit-head" },
       el("span", { class: "rank", "aria-hidden": "true" }, String(hit.rank)),
       el("h3", {}, el("bdi", {}, hit.docno)),
-      el("span", { class: `moved ${moved.kind}`, title: moved.spoken }, el("span", { "aria-hidden": "true" }, moved.text),
-        el("span", { class: "hidden" }, moved.spoken)),
+      el(
+        "span",
+        { class: `moved ${moved.kind}`, title: moved.spoken },
+        el("span", { "aria-hidden": "true" }, moved.text),
+        el("span", { class: "hidden" }, moved.spoken),
+      ),
       el("span", { class: "score", title: "exact score, Eq. 1" }, hit.score.toFixed(2)),
     ),
     ...(hit.text ? markedText(hit, tokens) : [el("p", { class: "quiet" }, "This document has no text.")]),
@@ -56,5 +63,5 @@ export function hitItem(hit, tokens, before, open, toggle) {
     button,
     panel,
   );
-  return { item, button, panel };
+  return { docno: hit.docno, item, panel, set };
 }
