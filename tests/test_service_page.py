@@ -81,7 +81,7 @@ def docnos(page: Any) -> list[str]:
 
 def test_typing_shows_the_ranking_of_the_library(page: Any, address: str, index: Index) -> None:
     page.goto(address)
-    assert page.get_by_role("heading", name="Three embeddings find").is_visible()
+    assert page.get_by_role("heading", name="A few embeddings find").is_visible()
     page.get_by_role("searchbox", name="Query").press_sequentially(QUERY)  # no Enter: a pause is enough
     page.wait_for_function("text => document.title.startsWith(text)", arg=QUERY)
     ranking = index.search(QUERY)

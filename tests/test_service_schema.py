@@ -1,4 +1,4 @@
-"""Schemathesis sends what the OpenAPI description allows, and much that it does not: never a 5xx, never off the schema."""
+"""Schemathesis sends what the OpenAPI description allows and what it does not: never a 5xx, never off the schema."""
 
 from __future__ import annotations
 
@@ -53,14 +53,11 @@ def test_every_operation_that_is_described_is_tried(schema: Any) -> None:
 def test_no_request_gets_a_server_error_or_an_answer_off_the_schema(
     schema: Any, method: str, path: str, mode: Any
 ) -> None:
-    if method in ("put", "delete") or (method == "post" and path.endswith("documents")):
-        if not hasattr(Index, "add"):
-            pytest.skip("Index takes no writes")
+    if not hasattr(Index, "add") and method != "get" and not path.endswith("search"):
+        pytest.skip("Index takes no writes")
 
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
-    @settings(
-        max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
-    )
+    @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def send(case: Any) -> None:
         if "name" in (case.path_parameters or {}):
             case.path_parameters["name"] = "library"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi", reason='pip install "secateurs[serve]"')
-from fastapi.testclient import TestClient  # noqa: E402
-from service import BEARER, KEY, call, running  # noqa: E402
+from fastapi.testclient import TestClient
+from service import BEARER, KEY, call, running
 
-from secateurs import Index  # noqa: E402
-from secateurs.encoders.onnx import OnnxEncoder  # noqa: E402
-from secateurs.service.app import Access, create_app  # noqa: E402
-from secateurs.service.keys import ApiKeys  # noqa: E402
+from secateurs import Index
+from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.service.app import Access, create_app
+from secateurs.service.keys import ApiKeys
 
 pytestmark = pytest.mark.skipif(not hasattr(Index, "add"), reason="Index takes no writes")
 

@@ -64,7 +64,7 @@ function welcome(index) {
   document.title = "Secateurs explorer";
   const code = (text) => el("code", {}, text);
   let content = [
-    el("h2", {}, "Three embeddings find what thirty-two would"),
+    el("h2", {}, "A few embeddings find nearly all that the rest would"),
     el("p", {}, "A query becomes some 32 embeddings. Those of its rarest words gather nearly every document that belongs at the top; all of them score what was gathered. Ask something, then:"),
     el("ul", {},
       el("li", {}, "move the slider, and see the ranking and the number of documents gathered change;"),
@@ -228,8 +228,9 @@ function fail(error, again) {
     askForKey(again);
     return;
   }
-  const advice = error.status === 429 ? "The server is busy. " : "";
-  notice(`${advice}${error.message}`, "error", el("button", { type: "button", on: { click: () => again() } }, "Try again"));
+  const mayPass = error.status === 0 || error.status === 429 || error.status >= 500; // a wrong query stays wrong
+  const retry = el("button", { type: "button", on: { click: () => again() } }, "Try again");
+  notice(error.message, "error", ...(mayPass ? [retry] : []));
 }
 
 function askForKey(again) {
