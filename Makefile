@@ -7,18 +7,18 @@ BIN := $(VENV)/bin
 COLLECTIONS ?= collections
 CACHE ?= .cache
 
-.PHONY: help demo test test-st check projection clean
+.PHONY: help demo test test-st test-page check screenshots projection clean
 
 help:
 	@grep -E '^#' Makefile | sed 's/^# //'
 
-demo: $(VENV)/.installed-model
+demo: $(VENV)/.installed-model,serve
 	$(BIN)/secateurs demo
 
-test: $(VENV)/.installed-model,bench,dev check
+test: $(VENV)/.installed-model,serve,bench,dev check
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.installed-model,bench,dev
+check: $(VENV)/.installed-model,serve,bench,dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -26,6 +26,14 @@ check: $(VENV)/.installed-model,bench,dev
 # The tests of the sentence-transformers encoder too. They need torch, which is large, so they are not in `make test`.
 test-st: $(VENV)/.installed-model,st,bench,dev
 	$(BIN)/python -m pytest tests/test_encoder_st.py
+
+# The tests of the explorer page too. They need a chromium on this machine.
+test-page: $(VENV)/.installed-model,serve,bench,dev,browser
+	$(BIN)/python -m pytest tests/test_service_page.py
+
+# The pictures of the explorer page in the documentation.
+screenshots: demo $(VENV)/.installed-model,serve,bench,dev,browser
+	$(BIN)/python docs/screenshots.py demo.sec
 
 # Train the built-in encoder's last layer again. COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the
 # collections that the report is on; CACHE takes some 15 GB of intermediate results.

@@ -65,7 +65,7 @@ def test_every_command_and_public_name_is_documented() -> None:
     everything = "\n".join(PROSE.values())
     for name in set(secateurs.__all__) - {"__version__"}:
         assert re.search(rf"\b{name}\b", everything), name
-    for command in ("index", "search", "explain", "info", "demo"):
+    for command in ("index", "search", "explain", "info", "demo", "serve"):
         assert f"## secateurs {command}" in PROSE["command-line.md"]
 
 

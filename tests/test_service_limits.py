@@ -200,3 +200,14 @@ def test_the_command_has_an_exit_code_and_no_trace(vectors: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr == "secateurs: the limit k must be at least 1, not 0\n"
+
+
+@pytest.mark.parametrize("arguments", [["serve", "x.sec"], ["demo", "x.sec", "--serve"]])
+def test_without_the_extra_the_command_names_its_pip_line(arguments: list[str], tmp_path: Path) -> None:
+    code = (
+        f"import sys; sys.modules['fastapi'] = None; sys.argv = ['secateurs', *{arguments}]; import secateurs.cli as c"
+    )
+    done = subprocess.run([sys.executable, "-c", f"{code}; c.main()"], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == 'secateurs: fastapi is not installed: pip install "secateurs[serve]"\n'
+    assert list(tmp_path.iterdir()) == []

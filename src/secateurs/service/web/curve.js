@@ -39,7 +39,8 @@ export function curve(answer, p, choose) {
     svg("path", { class: "gathered-area", d: area }),
     svg("path", { class: "gathered", d: line(DOCUMENTS, gathered) }),
     svg("path", { class: "scored", d: line(DOCUMENTS, (point) => point.documents_scored / most) }),
-    svg("line", { class: "here", x1: x(here.p), x2: x(here.p), y1: OVERLAP.top, y2: up(DOCUMENTS, 0) }),
+    [OVERLAP, DOCUMENTS].map((panel) =>
+      svg("line", { class: "here", x1: x(here.p), x2: x(here.p), y1: panel.top, y2: up(panel, 0) })),
     svg("circle", { class: "dot", cx: x(here.p), cy: up(OVERLAP, here.overlap), r: 4 }),
     svg("circle", { class: "dot", cx: x(here.p), cy: up(DOCUMENTS, gathered(here)), r: 4 }),
     ticks.map((tick) => svg("text", { class: "tick", x: x(tick), y: HEIGHT - 24, "text-anchor": "middle" }, String(tick))),

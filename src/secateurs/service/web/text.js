@@ -23,7 +23,9 @@ function weigh(highlight, tokenAt) {
   return { ...highlight, shade, title: `adds ${highlight.contribution.toFixed(2)} to the score: ${names.join(", ")}` };
 }
 
-function bestWindow(length, marks) {
+// The stretch with the most in it, begun and ended between words where there is a space nearby.
+function bestWindow(points, marks) {
+  const { length } = points;
   if (length <= WHOLE) return [0, length];
   let best = [0, -1];
   for (const mark of marks) {
@@ -32,7 +34,11 @@ function bestWindow(length, marks) {
     const worth = inside.reduce((sum, other) => sum + 10 * other.shade + other.contribution, 0);
     if (worth > best[1]) best = [start, worth];
   }
-  return [best[0], best[0] + WINDOW];
+  let [start, end] = [best[0], best[0] + WINDOW];
+  const isSpace = (at) => /\s/.test(points[at]);
+  for (let at = start; start > 0 && at < start + 20; at++) if (isSpace(at)) { start = at + 1; break; }
+  for (let at = end; end < length && at > end - 20; at--) if (isSpace(at)) { end = at; break; }
+  return [start, end];
 }
 
 function* pieces(points, marks, from, to) {
@@ -56,7 +62,7 @@ export function markedText(hit, tokens) {
   const points = Array.from(hit.text);
   const tokenAt = new Map(tokens.map((token) => [token.position, token]));
   const marks = (hit.highlights ?? []).map((highlight) => weigh(highlight, tokenAt));
-  const [from, to] = bestWindow(points.length, marks);
+  const [from, to] = bestWindow(points, marks);
   const paragraph = el("p", { class: "text", dir: "auto" });
   const show = (start, end) => {
     paragraph.replaceChildren();
