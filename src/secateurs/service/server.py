@@ -100,6 +100,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:  # the system's own functions take it modulo 65536
+        raise UsageError(f"--port is a number from 0 to 65535, not {port}")
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # By its protocol asyncio knows that it must turn off Nagle's algorithm. With socket.create_server, which leaves
@@ -114,7 +116,7 @@ def _listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
         return listener
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise SecateursError(
             f"cannot listen on {host} port {port} ({error}): choose another  --port, 0 for any that is free"
         ) from error
