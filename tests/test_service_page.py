@@ -291,6 +291,7 @@ def test_a_server_that_wants_a_key_asks_for_it(page: Any, folder: Path) -> None:
         page.goto(f"http://127.0.0.1:{port}/#q={QUERY}")
         page.get_by_label("Key").fill("not-the-key-that-is-wanted")
         page.keyboard.press("Enter")
+        page.get_by_text("That key was not accepted").wait_for()
         page.get_by_label("Key").fill(KEY)
         page.keyboard.press("Enter")
         page.wait_for_selector("#hits li")

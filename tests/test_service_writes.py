@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("fastapi", reason='pip install "secateurs[serve]"')
+from conftest import build_random, random_documents
 from fastapi.testclient import TestClient
 from service import BEARER, KEY, call, running
 
@@ -76,15 +78,21 @@ def test_a_deleted_document_is_gone_and_deleting_it_again_is_not_found(client: T
     assert again.json()["errors"][0]["field"] == "docno"
 
 
-def test_a_document_may_bring_its_embeddings(client: TestClient, encoder: OnnxEncoder) -> None:
-    encoded = encoder.encode_document("Bees dance.")
-    lists = {name: getattr(encoded, name).tolist() for name in ("embeddings", "token_ids", "token_kinds")}
-    document = {"docno": "own", "text": "shown, not encoded", "year": 1, **lists}
-    assert client.post(DOCUMENTS, json={"documents": [document]}).status_code == 200
-    answer = client.post(SEARCH, json={"query": "bees dance", "k": 1, "details": True}).json()
-    assert answer["hits"][0]["docno"] == "own"
-    assert answer["hits"][0]["metadata"] == {"year": 1}
-    assert answer["hits"][0]["highlights"] is None  # its tokens are not those of its text
+def test_an_index_of_embeddings_takes_documents_with_embeddings(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "vectors.sec", 40)
+    new = random_documents(1, seed=9)[0].encoded
+    assert new is not None
+    lists = {name: getattr(new, name).tolist() for name in ("embeddings", "token_ids", "token_kinds")}
+    app = create_app({"vectors": index}, access=Access(ApiKeys([KEY])))
+    with TestClient(app, headers=BEARER) as client:
+        where = "/v1/indexes/vectors/documents"
+        added = client.post(where, json={"documents": [{"docno": "own", "text": "shown", "year": 1, **lists}]})
+        assert added.status_code == 200, added.text
+        hit = client.post("/v1/indexes/vectors/search", json={**lists, "k": 1, "effort": "exact"}).json()["hits"][0]
+        assert (hit["docno"], hit["text"], hit["metadata"]) == ("own", "shown", {"year": 1})
+        refused = client.post(where, json={"documents": [BEES]})
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["field"] == "documents.0.embeddings"
 
 
 @pytest.mark.parametrize(
@@ -95,13 +103,16 @@ def test_a_document_may_bring_its_embeddings(client: TestClient, encoder: OnnxEn
         ([{"docno": "", "text": "a"}], "documents.0.docno"),
         ([{"docno": 3, "text": "a"}], "documents.0.docno"),
         ([{"docno": "a", "text": None}], "documents.0.text"),
-        ([{"docno": "a\nb", "text": "a"}], "documents"),
+        ([{"docno": "a", "text": "a", "half a pair": "\ud800"}], "documents"),
+        ([{"docno": "a", "text": "a", "not a number": float("nan")}], "documents"),
         ([{"docno": "a", "text": "a", "embeddings": [[1.0]]}], "documents.0.token_ids"),
+        ([{"docno": "a", "embeddings": [[1.0]], "token_ids": [1], "token_kinds": [0]}], "documents.0.embeddings"),
         ([{"docno": str(i), "text": ""} for i in range(101)], "documents"),
     ],
 )
 def test_a_document_that_cannot_be_used_is_named(client: TestClient, documents: list[object], field: str) -> None:
-    refused = client.post(DOCUMENTS, json={"documents": documents})
+    body = json.dumps({"documents": documents})  # with what strict JSON does not allow
+    refused = client.post(DOCUMENTS, content=body, headers={"Content-Type": "application/json"})
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["field"] == field, refused.text
     assert client.get("/v1/indexes/animals/info").json()["documents"] == 2

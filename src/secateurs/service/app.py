@@ -135,7 +135,7 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
 
     @app.put(
         "/v1/indexes/{name}/documents",
-        **answers_with(answers.ChangesAnswer, 400, 401, 403, 404, 413, 422, 429),
+        **answers_with(answers.ChangesAnswer, 400, 401, 403, 404, 409, 413, 422, 429),
         openapi_extra=KEY_NEEDED,
     )
     async def update(name: str, request: Annotated[models.documents, Body()]) -> Response:  # type: ignore[name-defined]
@@ -149,7 +149,7 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
 
     @app.delete(
         "/v1/indexes/{name}/documents/{docno:path}",
-        **answers_with(answers.ChangesAnswer, 401, 403, 404, 422, 429),
+        **answers_with(answers.ChangesAnswer, 401, 403, 404, 409, 422, 429),
         openapi_extra=KEY_NEEDED,
     )
     async def delete(name: str, docno: str) -> Response:

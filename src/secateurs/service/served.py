@@ -125,9 +125,11 @@ class Served:
         return DocumentAnswer(docno=docno, text=document.text, metadata=dict(document.metadata))
 
     def add(self, documents: _Documents) -> ChangesAnswer:
+        self._check_documents(documents)
         return ChangesAnswer(**asdict(self._writable.add(documents)))
 
     def update(self, documents: _Documents) -> ChangesAnswer:
+        self._check_documents(documents)
         return ChangesAnswer(**asdict(self._writable.update(documents)))
 
     def delete(self, docno: str) -> ChangesAnswer:
@@ -167,6 +169,14 @@ class Served:
             raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.prepared)} only")
         if isinstance(query, str) and not self.has_encoder:
             raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
+
+    def _check_documents(self, documents: _Documents) -> None:
+        for number, document in enumerate(documents):
+            if isinstance(document, Document) == self.has_encoder:
+                message = "are made by this index's own encoder: send the text only"
+                if not self.has_encoder:
+                    message = "are missing: this index was built without an encoder"
+                raise Problem.of_field(f"documents.{number}.embeddings", message)
 
     def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
         """The encoded query, and the milliseconds that took."""

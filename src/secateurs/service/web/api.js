@@ -9,6 +9,7 @@ export class ApiError extends Error {
 
 const KEY = "secateurs-key";
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 async function call(path, options = {}) {
   const headers = { ...options.headers };

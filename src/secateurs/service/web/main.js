@@ -1,6 +1,6 @@
 // The page: reads the state from the address, asks the service, shows the answer.
 
-import { ApiError, explain, listIndexes, pruneCurve, search, setKey } from "./api.js";
+import { ApiError, explain, hasKey, listIndexes, pruneCurve, search, setKey } from "./api.js";
 import { chips } from "./chips.js";
 import { compare, searchMs } from "./compare.js";
 import { curve } from "./curve.js";
@@ -251,7 +251,8 @@ function askForKey(again) {
     input,
     el("button", { type: "submit" }, "Use it"),
   );
-  notice("This server asks for a key. It is kept until this tab is closed.", "info", form);
+  const asked = hasKey() ? "That key was not accepted." : "This server asks for a key.";
+  notice(`${asked} It is kept until this tab is closed.`, "info", form);
   input.focus();
 }
 
