@@ -63,6 +63,28 @@ def search_many(
     return in_order(search, ((index, query, settings) for query in queries), threads)
 
 
+def candidates(index: Index, query: str | EncodedText, settings: SearchSettings) -> list[str]:
+    """The first stage alone: docnos of the documents that a search with these settings would score."""
+    encoded = index.encode_query(query)
+    plan = make_plan(settings, encoded, index.prepared, len(index))
+    kept = order_positions(plan.order, encoded, index.frequencies)[: plan.p]
+    docnos: list[str] = []
+    for segment in index.segments:
+        some, _ = segment.gatherer(plan.gather).gather(encoded.embeddings[kept], plan)
+        docnos += segment.documents.docnos(some.tolist())
+    return docnos
+
+
+def score(index: Index, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
+    """The second stage alone: Eq. 1 with all query embeddings, for any documents."""
+    encoded = index.encode_query(query)
+    scores = []
+    for docno in docnos:
+        segment, number = index.locate(docno)
+        scores.append(float(segment.score(segment.store.prepare(encoded.embeddings), np.array([number]))[0]))
+    return scores
+
+
 def _best(
     index: Index, gathered: Sequence[NDArray[np.int64]], scores: Sequence[NDArray[np.float64]], k: int
 ) -> list[Hit]:

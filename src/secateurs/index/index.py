@@ -108,6 +108,14 @@ class Index:
         """A ranking for each query, in their order, on all cores or so many threads. Settings as in `search`."""
         return searching.search_many(self, queries, _settings(settings), threads)
 
+    def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
+        """The first stage alone: docnos of what `search` with these settings would score, most promising first."""
+        return searching.candidates(self, query, _settings(settings))
+
+    def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
+        """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
+        return searching.score(self, query, docnos)
+
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
         """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
         return explaining.explain(self, query, docno, _settings(settings))
