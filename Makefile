@@ -1,13 +1,16 @@
 # Two commands for a fresh machine with Python 3.11 or newer, pip, git and make:
 #   make demo    install, index the standard library's documentation, ask it questions
 #   make test    install, check style and types, run the tests
+# And:
+#   make soak    kill processes that change an index, fill the disk, flip bits, for ten minutes (MINUTES=10)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 COLLECTIONS ?= collections
 CACHE ?= .cache
+MINUTES ?= 10
 
-.PHONY: help demo test test-st test-page check screenshots projection clean
+.PHONY: help demo test test-st test-page soak check screenshots projection clean
 
 help:
 	@grep -E '^#' Makefile | sed 's/^# //'
@@ -26,6 +29,9 @@ check: $(VENV)/.installed-model,serve,bench,dev
 # The tests of the sentence-transformers encoder too. They need torch, which is large, so they are not in `make test`.
 test-st: $(VENV)/.installed-model,st,bench,dev
 	$(BIN)/python -m pytest tests/test_encoder_st.py
+
+soak: $(VENV)/.installed-model,serve,bench,dev
+	$(BIN)/python tests/soak.py --minutes $(MINUTES)
 
 # The tests of the explorer page too. They need a chromium on this machine.
 test-page: $(VENV)/.installed-model,serve,bench,dev,browser

@@ -154,7 +154,7 @@ def test_the_map_names_the_gatherers_and_outlines_each_rows_best(page: Any, addr
     page.get_by_label("[MASK] and other special embeddings too").check()
     assert page.locator(".map tbody tr").count() == 32
     page.get_by_label(re.compile("all .* document tokens")).check()
-    segment, number = index.locate(docno)
+    segment, number = index.snapshot.place(index.snapshot.number(docno))
     assert page.locator(".document-token").count() == segment.offsets[number + 1] - segment.offsets[number]
 
 

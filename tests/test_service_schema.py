@@ -53,9 +53,6 @@ def test_every_operation_that_is_described_is_tried(schema: Any) -> None:
 def test_no_request_gets_a_server_error_or_an_answer_off_the_schema(
     schema: Any, method: str, path: str, mode: Any
 ) -> None:
-    if not hasattr(Index, "add") and method != "get" and not path.endswith("search"):
-        pytest.skip("Index takes no writes")
-
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
     @settings(max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     def send(case: Any) -> None:

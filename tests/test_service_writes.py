@@ -20,8 +20,6 @@ from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 
-pytestmark = pytest.mark.skipif(not hasattr(Index, "add"), reason="Index takes no writes")
-
 ANIMALS = [
     {"docno": "fish", "text": "Goldfish grow as large as their pond lets them.", "year": 2020},
     {"docno": "cats", "text": "Cats sleep for most of the day."},

@@ -69,9 +69,10 @@ def similarity_map(index: Index, query: EncodedText, docno: str) -> SimilarityMa
 
 def _similarities(index: Index, query: EncodedText, docno: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """(document tokens, query embeddings), and the ids of the document's tokens."""
-    segment, number = index.locate(docno)
+    snapshot = index.snapshot
+    segment, number = snapshot.place(snapshot.number(docno))
     start, end = segment.offsets[number : number + 2]
-    return segment.similarities(segment.store.prepare(query.embeddings), number), segment.token_ids[start:end]
+    return segment.similarities(snapshot.store.prepare(query.embeddings), number), segment.token_ids[start:end]
 
 
 def _spans(index: Index, text: str, token_ids: NDArray[np.int32]) -> Sequence[Span] | None:

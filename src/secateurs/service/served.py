@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..importance import order_positions
 from ..index.index import Index
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
+from ..search import prepare
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
@@ -70,7 +70,7 @@ class Served:
             kept=list(ranking.kept),
             plan=asdict(ranking.plan),
             stats=ranking.stats,
-            tokens=self._tokens(ranking) if details else None,
+            tokens=self._tokens(ranking, settings) if details else None,
         )
 
     def explain(self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool) -> ExplainAnswer:
@@ -126,21 +126,17 @@ class Served:
 
     def add(self, documents: _Documents) -> ChangesAnswer:
         self._check_documents(documents)
-        return ChangesAnswer(**asdict(self._writable.add(documents)))
+        return ChangesAnswer(**asdict(self.index.add(documents)))
 
     def update(self, documents: _Documents) -> ChangesAnswer:
         self._check_documents(documents)
-        return ChangesAnswer(**asdict(self._writable.update(documents)))
+        return ChangesAnswer(**asdict(self.index.update(documents)))
 
     def delete(self, docno: str) -> ChangesAnswer:
-        changes = self._writable.delete([docno])
+        changes = self.index.delete([docno])
         if changes.missing:
             raise self._missing(docno)
         return ChangesAnswer(**asdict(changes))
-
-    @property
-    def _writable(self) -> Any:
-        return self.index
 
     def _missing(self, docno: str) -> Problem:
         return Problem.of_field("docno", f"there is no document {docno!r} in {self.name}", status=404)
@@ -193,9 +189,10 @@ class Served:
                 self._cache.put(query, encoded)
         return encoded, (time.perf_counter() - started) * 1000
 
-    def _tokens(self, ranking: Ranking) -> list[QueryToken]:
-        query, frequencies = ranking.query, self.index.frequencies
-        counts = frequencies.collection_frequency(query.token_ids)
+    def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
+        query = ranking.query
+        prepared = prepare(self.index.snapshot, query, SearchSettings(**settings))
+        counts = prepared.frequencies.collection_frequency(query.token_ids)
         kept = set(ranking.kept)
         return [
             QueryToken(
@@ -206,9 +203,7 @@ class Served:
                 importance=importance,
                 kept=position in kept,
             )
-            for importance, position in enumerate(
-                order_positions(ranking.plan.order, query, frequencies).tolist(), start=1
-            )
+            for importance, position in enumerate(prepared.ordered.tolist(), start=1)
         ]
 
     def _refresh(self) -> None:
@@ -216,7 +211,7 @@ class Served:
         now = time.monotonic()
         if now - self._refreshed > _REFRESH_SECONDS:
             self._refreshed = now
-            getattr(self.index, "refresh", bool)()
+            self.index.refresh()
 
 
 class _QueryCache:
