@@ -49,10 +49,9 @@ def main() -> None:
 def questions(index: Index) -> list[str]:
     """Eight words from somewhere in each document, so that no two are alike."""
     texts = []
-    for segment in index.segments:
-        for stored in segment.documents.get(range(len(segment))):
-            words = stored.text.split()
-            texts += [" ".join(words[i : i + 8]) for i in range(0, len(words) - 8, 8)]
+    for document in index.documents():
+        words = document.text.split()
+        texts += [" ".join(words[i : i + 8]) for i in range(0, len(words) - 8, 8)]
     return list(dict.fromkeys(texts))
 
 

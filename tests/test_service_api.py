@@ -60,6 +60,8 @@ def search(client: TestClient, name: str = "library", **request: Any) -> Any:
         {"p": None, "order": "first"},
         {"effort": "exact", "k": 7},
         {"gather": "cells", "nprobe": 4, "candidates": 20, "order": "idf", "p": 1},
+        {"where": "kind = 'method'", "p": 2},
+        {"where": "kind = 'method'", "frequencies": "matching", "p": 2},
     ],
 )
 def test_search_answers_what_the_library_answers(client: TestClient, library: Index, settings: dict[str, Any]) -> None:
@@ -152,10 +154,11 @@ def test_highlights_name_the_matched_pieces_of_the_text(client: TestClient, libr
 
 
 def test_tokens_are_in_the_order_of_importance_with_their_frequency(client: TestClient, library: Index) -> None:
-    tokens = search(client, query=QUERY, p=2, details=True)["tokens"]
-    expected = library.explain(QUERY, library.search(QUERY)[0].docno, p=2).tokens
-    for token, wanted in zip(tokens, expected, strict=True):
-        assert token == {name: getattr(wanted, name) for name in token}
+    for settings in ({}, {"where": "kind = 'method'", "frequencies": "matching"}):
+        tokens = search(client, query=QUERY, p=2, details=True, **settings)["tokens"]
+        expected = library.explain(QUERY, library.search(QUERY)[0].docno, p=2, **settings).tokens
+        for token, wanted in zip(tokens, expected, strict=True):
+            assert token == {name: getattr(wanted, name) for name in token}
 
 
 def test_the_curve_has_every_p_and_agrees_with_search(client: TestClient, library: Index) -> None:
@@ -217,6 +220,9 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "gather": "faiss"}, 422, "gather", "library is prepared for cells, exhaustive only"),
     (SEARCH, {"query": "a", "gather": "cells", "effort": "exact"}, 422, "effort", "scores every document"),
     (SEARCH, {"query": "a", "candidates": 10**9}, 422, "candidates", "less than or equal to"),
+    (SEARCH, {"query": "a", "where": "year >"}, 422, "where", "at"),
+    (SEARCH, {"query": "a", "where": 3}, 422, "where", "valid string"),
+    (SEARCH, {"query": "a", "frequencies": "mine"}, 422, "frequencies", "'collection' or 'matching'"),
     (SEARCH, {"query": "a", "kk": 3}, 422, "kk", "there is no such field"),
     (SEARCH, {"query": "x" * 2001}, 422, "query", "at most 2000 characters"),
     (SEARCH, {"query": 3}, 422, "query", "valid string"),

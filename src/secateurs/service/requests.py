@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from ..errors import UsageError
 from ..gather import GATHERERS
 from ..importance import ORDERS
-from ..records import EFFORTS, Document, EncodedText, SearchSettings, TokenKind
+from ..records import EFFORTS, FREQUENCIES, Document, EncodedText, SearchSettings, TokenKind
 from .limits import Limits
 from .problems import Problem
 
@@ -162,6 +162,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "nprobe": up_to(limits.nprobe) | None,
         "candidates": up_to(limits.candidates) | None,
         "effort": _one_of(*EFFORTS),
+        "frequencies": _one_of(*FREQUENCIES),
     }
     return {
         field.name: (kinds[field.name], Field(default=field.default, description=_MEANINGS.get(field.name)))
