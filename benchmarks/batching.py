@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("index", type=Path)
     options = parser.parse_args()
     index = Index(options.index)
-    encoder, gatherer = index.encoder, index.segments[0].gatherer("cells")
+    encoder, gatherer = index.encoder, index.snapshot.gatherer("cells")
     assert isinstance(encoder, OnnxEncoder)
     assert isinstance(gatherer, Cells)
     texts = [text for text in questions(index) if len(encoder._query_positions(text).token_ids) == 32][: 8 * ROUNDS]
@@ -84,11 +84,11 @@ def encode(encoder: OnnxEncoder, texts: list[str]) -> np.ndarray:
 def probe(cells: Cells, embeddings: np.ndarray) -> None:
     """The nearest 32 cells of each embedding, as Cells.gather looks for them."""
     rounded, _ = round_query(embeddings)
-    padded = np.zeros((len(rounded), cells._width), dtype=np.int8)
+    padded = np.zeros((len(rounded), cells._centroids.width), dtype=np.int8)
     padded[:, : rounded.shape[1]] = rounded
     found = np.zeros((len(rounded), NPROBE + 1), dtype=np.int32)
     products = np.full((len(rounded), NPROBE + 1), _NEVER, dtype=np.int32)
-    _probe(padded, len(rounded), cells._packed, cells._start, found, products)
+    _probe(padded, len(rounded), cells._centroids.packed, cells._centroids.start, found, products)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Lock
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UsageError
+from ..errors import SecateursError, UsageError
 from ..index.index import Index
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
 from ..search import prepare
@@ -44,6 +45,7 @@ class Served:
         self.name, self.index = name, index
         self._metrics = metrics
         self._cache = _QueryCache(_CACHE_BYTES)
+        self._writing = Lock()
         self._refreshed = time.monotonic()
         metrics.documents.labels(name).set_function(lambda: len(index))
 
@@ -76,9 +78,9 @@ class Served:
     def explain(self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool) -> ExplainAnswer:
         self._check(query, settings)
         encoded = self._encode(query)[0]
-        if docno not in self.index:
-            raise self._missing(docno)
-        explanation = self.index.explain(encoded, docno, **settings)
+        with self._finding(docno):
+            explanation = self.index.explain(encoded, docno, **settings)
+            similarities = similarity_map(self.index, encoded, docno) if with_map else None
         return ExplainAnswer(
             docno=docno,
             score=explanation.score if np.isfinite(explanation.score) else None,
@@ -89,7 +91,7 @@ class Served:
                 TokenMatch(**asdict(token) | {"similarity": token.similarity if token.match_position >= 0 else None})
                 for token in explanation.tokens
             ],
-            map=similarity_map(self.index, encoded, docno) if with_map else None,
+            map=similarities,
         )
 
     def curve(self, query: str, settings: Mapping[str, Any], deadline: float) -> CurveAnswer:
@@ -119,27 +121,26 @@ class Served:
 
     def get(self, docno: str) -> DocumentAnswer:
         self._refresh()
-        if docno not in self.index:
-            raise self._missing(docno)
-        document = self.index.get(docno)
+        with self._finding(docno):
+            document = self.index.get(docno)
         return DocumentAnswer(docno=docno, text=document.text, metadata=dict(document.metadata))
 
     def add(self, documents: _Documents) -> ChangesAnswer:
         self._check_documents(documents)
-        return ChangesAnswer(**asdict(self.index.add(documents)))
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.add(documents, progress=False)))
 
     def update(self, documents: _Documents) -> ChangesAnswer:
         self._check_documents(documents)
-        return ChangesAnswer(**asdict(self.index.update(documents)))
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.update(documents, progress=False)))
 
     def delete(self, docno: str) -> ChangesAnswer:
-        changes = self.index.delete([docno])
+        with self._writing:
+            changes = self.index.delete([docno])
         if changes.missing:
             raise self._missing(docno)
         return ChangesAnswer(**asdict(changes))
-
-    def _missing(self, docno: str) -> Problem:
-        return Problem.of_field("docno", f"there is no document {docno!r} in {self.name}", status=404)
 
     def info(self) -> InfoAnswer:
         self._refresh()
@@ -206,12 +207,31 @@ class Served:
             for importance, position in enumerate(prepared.ordered.tolist(), start=1)
         ]
 
+    def _missing(self, docno: str) -> Problem:
+        return Problem.of_field("docno", f"there is no document {docno!r} in {self.name}", status=404)
+
+    @contextmanager
+    def _finding(self, docno: str) -> Iterator[None]:
+        """Not found is 404, also if somebody deletes the document just now."""
+        try:
+            yield
+        except SecateursError as error:
+            if docno in self.index:
+                raise
+            raise self._missing(docno) from error
+
     def _refresh(self) -> None:
-        """See what other processes have written, not more often than each second."""
+        """See what other processes have written, not more often than each second.
+
+        Not while this process writes: a slow look at an older state must not replace the one just written.
+        """
         now = time.monotonic()
-        if now - self._refreshed > _REFRESH_SECONDS:
-            self._refreshed = now
-            self.index.refresh()
+        if now - self._refreshed > _REFRESH_SECONDS and self._writing.acquire(blocking=False):
+            try:
+                self._refreshed = now
+                self.index.refresh()
+            finally:
+                self._writing.release()
 
 
 class _QueryCache:
