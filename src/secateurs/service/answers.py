@@ -91,7 +91,7 @@ class CurvePoint(BaseModel):
     documents_gathered: int
     documents_scored: int
     overlap: float = Field(description="Of the k best of the unpruned ranking, the share that is found")
-    milliseconds: float = Field(description="Of the search, without encoding the query")
+    milliseconds: float = Field(description="Of the search without encoding, the quicker of two")
 
 
 class CurveAnswer(BaseModel):

@@ -35,6 +35,7 @@ from .problems import Problem
 
 _CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
+_RUNS = 2  # of each point of a curve: the quicker one is less disturbed by whatever else runs
 _REFRESH_SECONDS = 1.0
 
 _Documents = Sequence[Document | Mapping[str, Any]]
@@ -103,8 +104,10 @@ class Served:
         for p in np.unique(np.linspace(1, count, min(count, _MOST_POINTS)).round().astype(int)).tolist():
             if time.monotonic() > deadline:
                 raise Problem(503, "not finished in time: the curve needs many searches", headers={"Retry-After": "5"})
-            # Where every document is scored, p changes nothing, and searching again would only take time.
-            pruned = full if full.plan.gather == "exhaustive" else self._search(full.query, {**settings, "p": p})
+            runs = [full]
+            if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
+                runs = [self._search(full.query, {**settings, "p": p}) for _ in range(_RUNS)]
+            pruned = runs[0]
             stats = pruned.stats
             points.append(
                 CurvePoint(
@@ -112,7 +115,7 @@ class Served:
                     documents_gathered=stats.documents_gathered,
                     documents_scored=stats.documents_scored,
                     overlap=len(wanted & {hit.docno for hit in pruned}) / max(len(wanted), 1),
-                    milliseconds=stats.total_milliseconds - stats.milliseconds["encode"],
+                    milliseconds=min(map(_search_milliseconds, runs)),
                 )
             )
         return CurveAnswer(
@@ -232,6 +235,10 @@ class Served:
                 self.index.refresh()
             finally:
                 self._writing.release()
+
+
+def _search_milliseconds(ranking: Ranking) -> float:
+    return ranking.stats.total_milliseconds - ranking.stats.milliseconds["encode"]
 
 
 class _QueryCache:
