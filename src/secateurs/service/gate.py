@@ -17,7 +17,7 @@ from .problems import Problem
 
 _LOG = logging.getLogger("secateurs.service")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
-_OPEN = ("/healthz", "/", "/web/")  # the page itself holds nothing of an index
+_OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an index
 
 # The page needs nothing from anywhere else and makes no HTML out of strings, and the browser holds it to that.
 _HEADERS = [
