@@ -78,11 +78,13 @@ def candidates(index: Index, query: str | EncodedText, settings: SearchSettings)
 def score(index: Index, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
     """The second stage alone: Eq. 1 with all query embeddings, for any documents."""
     encoded = index.encode_query(query)
-    scores = []
-    for docno in docnos:
-        segment, number = index.locate(docno)
-        scores.append(float(segment.score(segment.store.prepare(encoded.embeddings), np.array([number]))[0]))
-    return scores
+    located = [index.locate(docno) for docno in docnos]
+    scores = np.empty(len(located))
+    for segment in index.segments:
+        some = [i for i, (home, _) in enumerate(located) if home is segment]
+        numbers = np.array([located[i][1] for i in some], dtype=np.int64)
+        scores[some] = segment.score(segment.store.prepare(encoded.embeddings), numbers)
+    return scores.tolist()
 
 
 def _best(

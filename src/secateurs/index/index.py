@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import explain as explaining
 from .. import search as searching
@@ -25,6 +25,9 @@ from .building import build_folder, check_target, write_segment
 from .segments import Segment
 from .storage import Manifest, SegmentRecord, check_files, segment_folder
 from .stores import DEFAULT_STORE
+
+if TYPE_CHECKING:
+    from ..integrations.pyterrier import Retriever, TextLoader
 
 
 class Index:
@@ -115,6 +118,18 @@ class Index:
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
         return searching.score(self, query, docnos)
+
+    def retriever(self, **settings: Any) -> Retriever:
+        """This search as a PyTerrier transformer, with settings as in `search`: docs/pyterrier.md."""
+        from ..integrations.pyterrier import Retriever
+
+        return Retriever(self, **settings)
+
+    def text_loader(self, fields: str | Sequence[str] = "*", *, verbose: bool = False) -> TextLoader:
+        """Texts and metadata as a PyTerrier transformer. `pt.text.get_text(index)` calls this; `verbose` is its own."""
+        from ..integrations.pyterrier import TextLoader
+
+        return TextLoader(self, fields)
 
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
         """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
