@@ -5,7 +5,8 @@
 
 COLLECTION is a folder with a corpus (corpus.jsonl, .tsv or .csv, or one of these gzipped), queries.tsv (qid, tab, text)
 and qrels in TREC format. Without it, a known-item collection is made from the documentation of this Python's standard
-library, offline. The index and the figure are left in the current folder; an index that is there is used again.
+library, offline. At most 200 queries are used. The index and the figure are left in the current folder; an index that
+is there is used again.
 
 Every "# %%" begins a cell, for editors and notebooks that know them.
 """

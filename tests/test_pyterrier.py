@@ -44,7 +44,7 @@ def queries() -> pd.DataFrame:
 def prunable(tmp_path_factory: pytest.TempPathFactory, encoded_passages: list[Document], encoder: OnnxEncoder) -> Index:
     """An index for which gathering matters: faiss finds only some of the documents."""
     path = tmp_path_factory.mktemp("prunable") / "library.sec"
-    Index.build(path, encoded_passages[::2], encoder=None, gather=("cells", "faiss"))
+    Index.build(path, encoded_passages[::4], encoder=None, gather=("cells", "faiss"))
     return Index(path, encoder)
 
 

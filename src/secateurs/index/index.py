@@ -112,7 +112,7 @@ class Index:
         return searching.search_many(self, queries, _settings(settings), threads)
 
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
-        """The first stage alone: docnos of what `search` with these settings would score, most promising first."""
+        """The first stage alone: docnos of what `search` with these settings would score (from cells: best first)."""
         return searching.candidates(self, query, _settings(settings))
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:

@@ -115,7 +115,7 @@ class Prune(_SearchStage):
 
 
 class Candidates(_SearchStage):
-    """Gathers: one row for each document that a search would score, most promising first, not yet scored."""
+    """Gathers: one row for each document that a search would score, not yet scored."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         found = list(in_order(lambda query, settings: self.index.candidates(query, **settings), self._work(inp)))
