@@ -63,6 +63,8 @@ def collection(folder):
 
 documents, queries, qrels = known_items() if COLLECTION is None else collection(COLLECTION)
 queries = queries[queries["qid"].isin(qrels[qrels["label"] > 0]["qid"])].head(MOST_QUERIES)
+if queries.empty:
+    sys.exit("no query has a relevant document")
 print(f"{len(queries)} queries")
 
 # %% An index that can gather as the paper does: by FAISS, which looks into 10 partitions.

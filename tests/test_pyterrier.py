@@ -4,6 +4,7 @@ import builtins
 import functools
 import http.server
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ from conftest import QUERIES, random_documents, random_text
 
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.errors import UsageError
 from secateurs.integrations.pyterrier import (
     ENCODED,
     Candidates,
@@ -188,12 +190,16 @@ def test_no_queries_give_no_results_with_all_columns(index: Index) -> None:
 
 def test_a_query_that_finds_nothing_is_left_out_and_the_others_stay(tmp_path: Path) -> None:
     index = Index.build(tmp_path / "empty.sec", [], encoder=None)
-    encoded = random_text(np.random.default_rng(0), 3)
-    frame = pd.DataFrame({"qid": ["1"]}).assign(
-        query_embs=[encoded.embeddings], query_toks=[encoded.token_ids], query_kinds=[encoded.token_kinds]
+    full = Index.build(tmp_path / "full.sec", random_documents(8), encoder=None)
+    encoded = [random_text(np.random.default_rng(0), tokens) for tokens in (3, 0, 2)]
+    frame = pd.DataFrame({"qid": ["1", "2", "3"]}).assign(
+        query_embs=[query.embeddings for query in encoded],
+        query_toks=[query.token_ids for query in encoded],
+        query_kinds=[query.token_kinds for query in encoded],
     )
-    assert len((Prune(index, p=1) >> Candidates(index) >> Scorer(index))(frame)) == 0
-    assert len(index.retriever()(frame)) == 0
+    for some, found in ((index, set()), (full, {"1", "3"})):
+        pipeline = Prune(some, p=1) >> Candidates(some, gather="cells") >> Scorer(some)
+        assert set(pipeline(frame)["qid"]) == set(some.retriever(gather="cells")(frame)["qid"]) == found
 
 
 def test_what_comes_with_a_query_stays_with_its_results_and_the_input_is_not_touched(index: Index) -> None:
@@ -272,6 +278,20 @@ def test_an_unknown_setting_is_refused_when_the_stage_is_made(index: Index) -> N
         index.retriever(num_results=100)
     with pytest.raises(SecateursError, match="p must be"):
         Prune(index, p=0)
+
+
+def test_frames_that_make_no_sense_are_refused_with_a_reason(index: Index, queries: pd.DataFrame) -> None:
+    one = queries.head(1)
+    for keep in ([], [3, 3], [2, 32]):
+        with pytest.raises(
+            UsageError, match=f"some of the query's 32 positions, each once, not {re.escape(str(keep))}"
+        ):
+            index.retriever()(one.assign(query_keep=[keep]))
+    for stage in (QueryEncoder(index), Candidates(index), index.retriever()):
+        with pytest.raises(UsageError, match="a query is a string, not nan"):
+            stage(one.assign(query=[float("nan")]))
+    with pytest.raises(pt.validate.InputValidationError, match="query_embs"):
+        Prune(index)(one)
 
 
 def test_texts_and_metadata_come_by_pyterriers_own_way(index: Index) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..effort import plan
-from ..errors import require
+from ..errors import UsageError, require
 from ..frequencies import Frequencies
 from ..importance import Order, Positions
 from ..index.index import Index, _settings
@@ -85,9 +85,10 @@ class _SearchStage(_Stage):
         queries = _queries(frame)
         if KEEP not in frame:
             return [(query, self.settings) for query in queries]
-        return [
-            (query, {**self.settings, "p": len(keep), "order": _fixed_order(np.asarray(keep))})
-            for query, keep in zip(queries, frame[KEEP], strict=True)
+        kept = [np.asarray(keep, dtype=np.int64) for keep in frame[KEEP]]
+        return [  # only a query without any embeddings may keep none, and 0 is no p
+            (query, {**self.settings, "p": len(keep) or 1, "order": _fixed_order(keep)})
+            for query, keep in zip(queries, kept, strict=True)
         ]
 
 
@@ -96,7 +97,7 @@ class QueryEncoder(_Stage):
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, ["query"], context=self)
-        encoded = list(in_order(self.index.encode_query, ((query,) for query in inp["query"])))
+        encoded = list(in_order(self.index.encode_query, ((query,) for query in _queries(inp[["query"]]))))
         parts = [[getattr(query, name) for query in encoded] for name in ("embeddings", "token_ids", "token_kinds")]
         return _with_columns(inp, dict(zip(ENCODED, parts, strict=True)))
 
@@ -217,6 +218,9 @@ def _queries(frame: pd.DataFrame) -> list[str | EncodedText]:
     """The query of each row: encoded if the frame brings that, else its text."""
     if set(ENCODED) <= set(frame):
         return [EncodedText(*parts) for parts in zip(*(frame[name] for name in ENCODED), strict=True)]
+    for query in frame["query"]:
+        if not isinstance(query, str):
+            raise UsageError(f"a query is a string, not {query!r}")
     return list(frame["query"])
 
 
@@ -224,7 +228,12 @@ def _fixed_order(keep: Positions) -> Order:
     """The order that puts these positions first."""
 
     def order(query: EncodedText, frequencies: Frequencies) -> Positions:
-        return np.concatenate([keep, np.setdiff1d(np.arange(len(query)), keep)])
+        rest = np.setdiff1d(np.arange(len(query)), keep)
+        if len(keep) + len(rest) != len(query) or (len(keep) == 0 and len(query) > 0):
+            raise UsageError(
+                f"query_keep is some of the query's {len(query)} positions, each once, not {keep.tolist()}"
+            )
+        return np.concatenate([keep, rest])
 
     return order
 
