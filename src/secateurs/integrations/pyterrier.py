@@ -207,11 +207,9 @@ class SecateursIndexer(pt.Indexer):
     def index_inputs(self) -> list[list[str]]:
         return [["docno", "text"]]
 
-    def index(self, iter: Iterable[Mapping[str, Any]]) -> SecateursIndex:
-        """The name `iter` is PyTerrier's."""
-        index = SecateursIndex.build(self.path, iter, **self.options)
-        assert isinstance(index, SecateursIndex)
-        return index
+    def index(self, iter: Iterable[Document | Mapping[str, Any]]) -> Index:
+        """Builds, and opens what was built as a `SecateursIndex`. The name `iter` is PyTerrier's."""
+        return SecateursIndex.build(self.path, iter, **self.options)
 
 
 def _queries(frame: pd.DataFrame) -> list[str | EncodedText]:
