@@ -20,6 +20,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,7 @@ def _limited(path: Path, verb: str, given: State, most: int) -> None:
     except (SecateursError, OSError):
         os._exit(7)
     except BaseException:
+        traceback.print_exc()
         os._exit(8)
     os._exit(0)
 

@@ -9,7 +9,6 @@ the index it is added to.
 
 from __future__ import annotations
 
-import sqlite3
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -357,24 +356,21 @@ def write_segment(
     """
     recipe.check()
     description = "encoding documents" if encoder is not None else "reading embeddings"
-    try:
-        with SegmentWriter(folder, dim or None) as writer:
-            with progress_bar(description, total, "passages", progress) as advance:
-                _fill(writer, items, encoder, on_bad, is_taken, advance)
-            dim = writer.dim or (encoder.dim if encoder is not None else 0)
-            given = writer.reserved
-            others = None
-            if codebook is not None and codebook.int8 is not None:
-                others = take_along(*writer.clipped_by(codebook.int8))
-            if others is not None:
-                codebook, unit = None, None
-                for document in others:
-                    writer.reserve(document)
-                    writer.append(_own_embeddings(document))
-            made = writer.finish(recipe, dim, codebook, int8, unit, progress)
-            return made._replace(given=given, took_along=others is not None)
-    except sqlite3.Error as error:
-        raise SecateursError(f"{folder} cannot be written ({error})") from error
+    with SegmentWriter(folder, dim or None) as writer:
+        with progress_bar(description, total, "passages", progress) as advance:
+            _fill(writer, items, encoder, on_bad, is_taken, advance)
+        dim = writer.dim or (encoder.dim if encoder is not None else 0)
+        given = writer.reserved
+        others = None
+        if codebook is not None and codebook.int8 is not None:
+            others = take_along(*writer.clipped_by(codebook.int8))
+        if others is not None:
+            codebook, unit = None, None
+            for document in others:
+                writer.reserve(document)
+                writer.append(_own_embeddings(document))
+        made = writer.finish(recipe, dim, codebook, int8, unit, progress)
+        return made._replace(given=given, took_along=others is not None)
 
 
 def _fill(

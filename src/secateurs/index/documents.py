@@ -16,6 +16,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -44,42 +45,53 @@ class DocumentWriter:
     """Documents get the numbers 0, 1, 2, ... in the order in which they come."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None)
-        # A segment that is interrupted is thrown away whole, so its database needs no journal of its own.
-        self._connection.execute("PRAGMA journal_mode = OFF")
-        self._connection.execute("PRAGMA synchronous = OFF")
-        self._connection.executescript(
-            """
-            CREATE TABLE documents (number INTEGER PRIMARY KEY, docno TEXT NOT NULL UNIQUE, text TEXT NOT NULL,
-                                    metadata TEXT NOT NULL, cut INTEGER NOT NULL, checksum INTEGER NOT NULL);
-            CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
-            CREATE TABLE facts (key INTEGER NOT NULL, value NOT NULL, number INTEGER NOT NULL,
-                                PRIMARY KEY (key, value, number)) WITHOUT ROWID;
-            BEGIN;
-            """
-        )
+        self._path = path
         self._keys: dict[str, int] = {}
         self._count = 0
         self._closed = False
+        with self._no_room_is_an_error():
+            self._connection = sqlite3.connect(path, isolation_level=None)
+            # A segment that is interrupted is thrown away whole, so its database needs no journal of its own.
+            self._connection.execute("PRAGMA journal_mode = OFF")
+            self._connection.execute("PRAGMA synchronous = OFF")
+            self._connection.executescript(
+                """
+                CREATE TABLE documents (number INTEGER PRIMARY KEY, docno TEXT NOT NULL UNIQUE, text TEXT NOT NULL,
+                                        metadata TEXT NOT NULL, cut INTEGER NOT NULL, checksum INTEGER NOT NULL);
+                CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
+                CREATE TABLE facts (key INTEGER NOT NULL, value NOT NULL, number INTEGER NOT NULL,
+                                    PRIMARY KEY (key, value, number)) WITHOUT ROWID;
+                BEGIN;
+                """
+            )
+
+    @contextmanager
+    def _no_room_is_an_error(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise SecateursError(f"{self._path} cannot be written ({error})") from error
 
     def add(self, docno: str, text: str, metadata: Mapping[str, Any]) -> int | None:
         """None, or the number of the earlier document that has this docno already."""
         packed = json.dumps(dict(metadata), ensure_ascii=False)
         row = (self._count, docno, text, packed, 0, row_checksum(self._count, docno, text, packed))
-        try:
-            self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", row)
-        except sqlite3.IntegrityError:
-            found = self._connection.execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
-            return int(found[0])
-        facts = {(self._key(key), stored(value)) for key, value in values_of(json.loads(packed))}
-        self._connection.executemany(
-            "INSERT INTO facts VALUES (?, ?, ?)", [(key, value, self._count) for key, value in facts]
-        )
+        with self._no_room_is_an_error():
+            try:
+                self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", row)
+            except sqlite3.IntegrityError:
+                found = self._connection.execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
+                return int(found[0])
+            facts = {(self._key(key), stored(value)) for key, value in values_of(json.loads(packed))}
+            self._connection.executemany(
+                "INSERT INTO facts VALUES (?, ?, ?)", [(key, value, self._count) for key, value in facts]
+            )
         self._count += 1
         return None
 
     def mark_cut(self, number: int, tokens: int) -> None:
-        self._connection.execute("UPDATE documents SET cut = ? WHERE number = ?", (tokens, number))
+        with self._no_room_is_an_error():
+            self._connection.execute("UPDATE documents SET cut = ? WHERE number = ?", (tokens, number))
 
     def _key(self, key: str) -> int:
         if key not in self._keys:
@@ -90,10 +102,11 @@ class DocumentWriter:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            try:
-                self._connection.execute("COMMIT")
-            finally:
-                self._connection.close()
+            with self._no_room_is_an_error():
+                try:
+                    self._connection.execute("COMMIT")
+                finally:
+                    self._connection.close()
 
 
 def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value | bytes]]:
