@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,6 +26,7 @@ from .printing import (
     size_of,
     trec_line,
 )
+from .queries import read_queries
 from .records import SearchSettings
 from .version import __version__
 
@@ -159,7 +160,7 @@ def search(
         raise UsageError("give --json or --trec, not both")
     settings = SearchSettings(k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
     opened = Index(path)
-    asked = [("1", query)] if query is not None else list(_read_queries(str(queries)))
+    asked = [("1", query)] if query is not None else list(read_queries(str(queries)))
     rankings = opened.search_many((text for _, text in asked), **vars(settings))
     with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
         for (qid, text), ranking in zip(asked, rankings, strict=True):
@@ -258,6 +259,93 @@ def demo(
     typer.echo(f'          {command} explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')
 
 
+@app.command(
+    epilog="Example:  secateurs evaluate demo.sec --queries q.tsv --qrels qrels "
+    '-m "nDCG@10 AP RR@10" --sweep p=1:32 --sweep order=first,icf --out demo'
+)
+def evaluate(
+    path: IndexPath,
+    queries: Annotated[str, typer.Option(metavar="FILE", help="qid, tab, text on each line; or ir_datasets:ID.")],
+    qrels: Annotated[str, typer.Option(metavar="FILE", help="TREC judgements; or ir_datasets:ID.")],
+    measures: Annotated[
+        str, typer.Option("-m", "--measures", metavar="NAMES", help="Any of ir-measures, such as AP(rel=2) or R@1000.")
+    ] = "nDCG@10 AP RR@10",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="A search setting and its values: p=1:32, p=1,2,4,all, order=first,icf. One value fixes it: "
+            "gather=faiss. Every combination is a row.",
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SETTINGS", help='One more row, such as "gather=exhaustive p=all".'),
+    ] = None,
+    compared_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="NAME", help="One more row: bm25, bm25+maxsim[:N], quit[:N], mean or dense:MODEL."
+        ),
+    ] = None,
+    run: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="One more row: a TREC run.")] = None,
+    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Depth of the rankings; the paper's is 1000.")] = 1000,
+    relevant_grade: Annotated[
+        int, typer.Option(metavar="N", help="The lowest grade that counts as relevant; measures name their own.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help='Compared with: "p=all", bm25, ... By default what keeps most embeddings.'),
+    ] = None,
+    correction: Annotated[
+        str, typer.Option(metavar="NAME", help="For many comparisons at once: bonferroni, holm or none.")
+    ] = "bonferroni",
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="So many of the queries, the same ones every time.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NAME",
+            help="Write NAME.parquet, .csv, .settings.csv and .json. If stopped, the same command goes on.",
+        ),
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a TREC run for every row.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of that name.")] = False,
+) -> None:
+    """Measure an index on judged queries under many settings: effectiveness, documents, time, significance."""
+    from .index.index import Index
+    from .lab import baseline_systems, evaluate, parse_settings, read_run, read_topics
+    from .lab import sweep as combinations
+    from .lab.printing import print_summary
+    from .lab.significance import check_correction
+
+    check_correction(correction)
+    settings = combinations(*(sweep or ()), k=k)
+    settings += [SearchSettings(**{"k": k, **parse_settings(text)}) for text in also or ()]
+    rankings = {file.stem: read_run(file) for file in run or ()}
+    topics = read_topics(queries, qrels)
+    opened = Index(path)
+    results = evaluate(
+        opened,
+        topics if sample is None else topics.sample(sample),
+        settings,
+        measures=measures.split(),
+        relevant_grade=relevant_grade,
+        systems=baseline_systems(opened, compared_with or (), k),
+        runs=rankings,
+        baseline=baseline,
+        correction=correction,
+        out=out,
+        runs_folder=runs,
+        overwrite=overwrite,
+        about={"command": shlex.join(["secateurs", *sys.argv[1:]])},
+    )
+    print_summary(results)
+    if out is not None:
+        typer.echo(f"\n{out}.parquet, {out}.csv, {out}.settings.csv, {out}.json")
+
+
 def main() -> None:
     """Exit codes: 0 fine, 1 a problem with data, 2 wrong usage."""
     for stream in (sys.stdout, sys.stderr):
@@ -288,18 +376,3 @@ def _number_or_word(p: str) -> int | Literal["auto"] | None:
         return int(p)
     except ValueError as error:
         raise UsageError(f"p is a number, all or auto, not {p!r}") from error
-
-
-def _read_queries(source: str) -> Iterator[tuple[str, str]]:
-    """qid, tab, text on each line; a line without a tab is a query whose qid is its line number."""
-    if source != "-" and not Path(source).is_file():
-        raise SecateursError(f"there is no file {source}")
-    lines = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    for number, line in enumerate(lines.splitlines(), start=1):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise SecateursError(f"{source}, line {number}: not UTF-8 ({error.reason})") from error
-        if text.strip():
-            qid, tab, rest = text.partition("\t")
-            yield (qid.strip(), rest.strip()) if tab else (str(number), text.strip())
