@@ -289,7 +289,9 @@ def evaluate(
         ),
     ] = None,
     run: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="One more row: a TREC run.")] = None,
-    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Depth of the rankings; the paper's is 1000.")] = 1000,
+    k: Annotated[
+        int, typer.Option("-k", "--k", metavar="N", help="Depth of the rankings; the paper's is 1000.")
+    ] = 1000,
     relevant_grade: Annotated[
         int, typer.Option(metavar="N", help="The lowest grade that counts as relevant; measures name their own.")
     ] = 1,
@@ -344,6 +346,72 @@ def evaluate(
     print_summary(results)
     if out is not None:
         typer.echo(f"\n{out}.parquet, {out}.csv, {out}.settings.csv, {out}.json")
+
+
+@app.command(epilog="Example:  secateurs report demo.parquet --out demo.html --figures figures")
+def report(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What secateurs evaluate --out wrote.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page. By default RESULTS with the ending .html.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's heading.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the figures there too, as PNG and SVG.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Compare with another row than evaluate was told.")
+    ] = None,
+    correction: Annotated[
+        str | None, typer.Option(metavar="NAME", help="bonferroni, holm or none, if another than evaluate was told.")
+    ] = None,
+) -> None:
+    """Write one HTML page from results: tables, figures, query by query, and how to make it again."""
+    from .lab import Results, save_figures
+    from .lab import figures as draw
+    from .lab import report as to_page
+    from .lab.results import stem
+
+    loaded = Results.load(results)
+    name = Path(stem(results)).name
+    page = out or Path(f"{stem(results)}.html")
+    page.write_text(to_page(loaded, title or name, baseline, correction), "utf-8")
+    typer.echo(f"{page}")
+    if figures is not None:
+        for path in save_figures(draw(loaded, baseline, correction), figures, f"{name}-"):
+            typer.echo(f"{path}")
+
+
+@app.command(epilog="Example:  secateurs reproduce synthetic")
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Which one, or a .yaml file. Without it, all are listed.")
+    ] = None,
+    collection: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="corpus.jsonl.gz, queries.tsv and qrels, instead of ir_datasets."),
+    ] = None,
+    index: Annotated[Path | None, typer.Option(metavar="INDEX", help="An index of it that is built already.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where all that is made goes. By default NAME.lab.")
+    ] = None,
+) -> None:
+    """Run an experiment of the paper and say whether the results agree. Exit code 1 if they do not."""
+    from .lab import find_reproduction, reproductions
+    from .lab import reproduce as run
+    from .lab.printing import print_reproductions, print_summary, print_verdicts
+
+    if name is None:
+        print_reproductions(reproductions())
+        return
+    wanted = find_reproduction(name)
+    target = folder or Path(f"{wanted.name}.lab")
+    command = shlex.join(["secateurs", *sys.argv[1:]])
+    done = run(wanted, target, collection, index, command=command)
+    print_summary(done.results)
+    print_verdicts(done)
+    typer.echo(f"{target / 'report.html'}")
+    if not done.agrees:
+        raise typer.Exit(1)
 
 
 def main() -> None:

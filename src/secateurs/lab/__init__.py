@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .baselines import baseline_systems
+    from .drawing import figures, save_figures
     from .experiment import evaluate
+    from .page import report
+    from .reproducing import Reproduction, find_reproduction, reproduce, reproductions
     from .results import Results
     from .runs import read_run, write_run
     from .significance import Comparison, compare, correct
@@ -25,6 +28,7 @@ _HOME = {
     "Comparison": ".significance",
     "Outcome": ".systems",
     "Query": ".systems",
+    "Reproduction": ".reproducing",
     "Results": ".results",
     "System": ".systems",
     "Topics": ".topics",
@@ -32,9 +36,15 @@ _HOME = {
     "compare": ".significance",
     "correct": ".significance",
     "evaluate": ".experiment",
+    "figures": ".drawing",
+    "find_reproduction": ".reproducing",
     "parse_settings": ".sweeps",
     "read_run": ".runs",
     "read_topics": ".topics",
+    "report": ".page",
+    "reproduce": ".reproducing",
+    "reproductions": ".reproducing",
+    "save_figures": ".drawing",
     "summarise": ".summary",
     "sweep": ".sweeps",
     "write_run": ".runs",

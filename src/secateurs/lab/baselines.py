@@ -1,11 +1,11 @@
 """What the paper compares itself with, or comes from, as rows of the same experiment.
 
-    bm25            BM25 over the index's texts (bm25s, its default settings and English stop words)
-    bm25+maxsim     the classical pipeline: BM25 gathers, exact MaxSim ranks; bm25+maxsim:100 re-ranks 100 documents
-    quit            the ancestor of query embedding pruning: term-at-a-time BM25 that stops early (Moffat & Zobel, 1996);
-                    quit:5000 allows 5,000 accumulators
-    mean            a single-vector dense retriever: the mean of a text's token embeddings, compared by cosine
-    dense:MODEL     a single-vector dense retriever: any sentence-transformers model, by folder or hub name
+bm25            BM25 over the index's texts (bm25s, its default settings and English stop words)
+bm25+maxsim     the classical pipeline: BM25 gathers, exact MaxSim ranks; bm25+maxsim:100 re-ranks 100 documents
+quit            the ancestor of query embedding pruning: term-at-a-time BM25 that stops early (Moffat & Zobel, 1996);
+                quit:5000 allows 5,000 accumulators
+mean            a single-vector dense retriever: the mean of a text's token embeddings, compared by cosine
+dense:MODEL     a single-vector dense retriever: any sentence-transformers model, by folder or hub name
 """
 
 from __future__ import annotations

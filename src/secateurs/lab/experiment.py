@@ -189,9 +189,7 @@ def _record(
 ) -> dict[str, Any]:
     """What the work file keeps of one search."""
     ranks = {
-        docno: rank
-        for rank, (docno, _) in enumerate(outcome.hits[:_DEEPEST_RANK_KEPT], start=1)
-        if docno in relevant
+        docno: rank for rank, (docno, _) in enumerate(outcome.hits[:_DEEPEST_RANK_KEPT], start=1) if docno in relevant
     }
     record: dict[str, Any] = {
         "setting": label,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .reproducing import Reproduced, Reproduction
 from .results import Results
-from .summary import baseline_of, summarise
+from .summary import summarise
+from .wording import notes, summary_cells
 
 
 def print_summary(results: Results, baseline: str | None = None, correction: str | None = None) -> None:
@@ -23,36 +24,23 @@ def print_summary(results: Results, baseline: str | None = None, correction: str
     for row in rows:
         table.add_row(Text(row["setting"]), *(Text(cell) for cell in summary_cells(row, results.measures)))
     console = Console()
-    console.print(table)
+    # In a narrow terminal the lines run on: a number cut short would be worse.
+    Console(width=max(console.width, Console(width=1000).measure(table).maximum)).print(table)
     for line in notes(results, baseline, correction):
         console.print(Text(line, style="dim"))
 
 
-def summary_cells(row: dict[str, Any], measures: Sequence[str]) -> list[str]:
-    """The measures, each with * where it differs significantly, and what it took."""
-    return [
-        *(f"{row[name]:.4f}{'*' if row[f'{name} significant'] else ' '}" for name in measures),
-        number(row["documents_scored"], ",.0f"),
-        number(row["relevant_scored"], ",.1f"),
-        number(row["saved"], ".0%"),
-        number(row["milliseconds"], ",.1f"),
-        number(row["speed_up"], ",.2f"),
-    ]
+def print_reproductions(known: Sequence[Reproduction]) -> None:
+    console = Console()
+    for one in known:
+        console.print(Text(one.name, style="bold"), Text(one.title))
+        console.print(Text(" ".join(one.about.split()), style="dim"))
+    console.print("\nRun one with:  secateurs reproduce NAME", highlight=False)
 
 
-def number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
-
-
-def notes(results: Results, baseline: str | None = None, correction: str | None = None) -> list[str]:
-    """What the columns of a summary mean."""
-    chosen = correction or results.about.get("correction") or "bonferroni"
-    corrected = {"bonferroni": "Bonferroni's correction", "holm": "Holm's correction", "none": "no correction"}[chosen]
-    queries = len(next(iter(results._by_setting.values())))
-    return [
-        f"{queries:,} queries. The baseline is {baseline_of(results, baseline)}. "
-        f"*: significantly different from it (paired t-test, p < 0.05, {corrected}).",
-        "scored: documents scored exactly, mean per query; relevant: how many of those are relevant; saved: fewer scored "
-        "than the baseline. ms: mean of pruning, gathering and scoring; speed-up: median over the queries of the "
-        "baseline's time divided by the setting's.",
-    ]
+def print_verdicts(done: Reproduced) -> None:
+    console = Console()
+    words = {True: "agrees   ", False: "DISAGREES", None: "skipped  "}
+    for verdict in done.verdicts:
+        console.print(Text(f"{words[verdict.agrees]}  {verdict.text}"))
+    console.print(Text("The results agree." if done.agrees else "The results do not agree.", style="bold"))

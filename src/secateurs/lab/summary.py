@@ -57,9 +57,7 @@ def baseline_of(results: Results, baseline: str | None = None) -> str:
     return results.find(named) if named else results.fullest
 
 
-def comparisons(
-    results: Results, baseline: str, correction: str | None = None
-) -> dict[str, dict[str, Comparison]]:
+def comparisons(results: Results, baseline: str, correction: str | None = None) -> dict[str, dict[str, Comparison]]:
     """measure -> label -> its comparison with the baseline; the baseline itself has none."""
     others = [label for label in results.settings if label != baseline]
     for label in others:
@@ -76,6 +74,16 @@ def comparisons(
         )
         for name in results.measures
     }
+
+
+def smallest_without_loss(rows: list[dict[str, Any]], measure: str) -> dict[str, Any] | None:
+    """Of a curve's rows, by rising p: the first from which on none is significantly worse than the baseline."""
+    smallest = None
+    for row in reversed(rows):
+        if row[f"{measure} significant"] and row[f"{measure} difference"] < 0:
+            break
+        smallest = row
+    return smallest
 
 
 def _columns(measure: str, comparison: Comparison | None) -> dict[str, Any]:

@@ -111,7 +111,9 @@ def _range(name: str, word: str) -> list[int]:
     try:
         first, last, *step = (int(bound) for bound in word.split(":"))
     except ValueError as error:
-        raise UsageError(f"a range of {name} is FIRST:LAST or FIRST:LAST:STEP in whole numbers, not {word!r}") from error
+        raise UsageError(
+            f"a range of {name} is FIRST:LAST or FIRST:LAST:STEP in whole numbers, not {word!r}"
+        ) from error
     if len(step) > 1 or last < first or (step and step[0] < 1) or last - first > _MOST_SETTINGS:
         raise UsageError(f"a range of {name} is FIRST:LAST or FIRST:LAST:STEP, upwards, not {word!r}")
     return list(range(first, last + 1, *step))
