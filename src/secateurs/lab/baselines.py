@@ -10,7 +10,7 @@ dense:MODEL     a single-vector dense retriever: any sentence-transformers model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -58,10 +58,10 @@ class Words:
         self._library = require("bm25s", "lab")
         self.docnos = docnos
         self._retriever = self._library.BM25()
-        try:
-            self._retriever.index(self._library.tokenize(list(texts), show_progress=False), show_progress=False)
-        except ValueError as error:  # not one word in all the texts
-            raise SecateursError("BM25 needs texts, and this index has none with a word in it") from error
+        words = self._library.tokenize(list(texts), show_progress=False)
+        if not any(words.ids):
+            raise SecateursError("BM25 needs texts, and this index has none with a word in it")
+        self._retriever.index(words, show_progress=False)
         scores = self._retriever.scores
         self._starts, self._documents, self._shares = scores["indptr"], scores["indices"], scores["data"]
 
@@ -106,12 +106,10 @@ class Quit:
         terms = sorted(self._words.terms(query.text), key=lambda term: len(self._words.postings(term)[0]))
         scores = np.zeros(len(self._words.docnos), dtype=np.float32)
         touched = np.zeros(len(self._words.docnos), dtype=bool)
-        used = 0
         for term in terms:
             documents, shares = self._words.postings(term)
             scores[documents] += shares
             touched[documents] = True
-            used += 1
             if self._limit is not None and touched.sum() >= self._limit:
                 break
         found = np.flatnonzero(touched)
@@ -121,8 +119,7 @@ class Quit:
             hits=hits,
             gathered=len(found),
             scored=len(found),
-            relevant_scored=sum(self._words.docnos[number] in relevant for number in found),
-            embeddings_kept=None,
+            relevant_scored=sum(self._words.docnos[number] in relevant for number in found.tolist()),
             milliseconds={"gather": spent},
         )
 

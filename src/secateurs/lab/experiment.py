@@ -119,7 +119,7 @@ def _baseline(rows: Sequence[System], name: str | None) -> str | None:
     """The label it means: a wrong name should be told before hours of searching."""
     if name is None:
         return None
-    empty = {"qid": None, "kept": [], "relevant_ranks": {}}
+    empty: dict[str, Any] = {"qid": None, "kept": [], "relevant_ranks": {}}
     return Results([{"setting": row.label, "system": row.name, **row.settings, **empty} for row in rows], [], {}).find(
         name
     )

@@ -54,7 +54,7 @@ def synthetic() -> Made:
     chances = 1 / np.arange(1, _WORDS + 1)
     bags = random.choice(_WORDS, size=(_DOCUMENTS, _DOCUMENT_LENGTH), p=chances / chances.sum())
     documents = [
-        Document(f"d{number:04}", encoded=EncodedText(_noisy(random, words[bag], 0.6), bag, np.zeros(len(bag))))
+        Document(f"d{number:04}", encoded=_text(_noisy(random, words[bag], 0.6), bag, [TokenKind.WORD] * len(bag)))
         for number, bag in enumerate(bags)
     ]
     queries, encoded, qrels = {}, {}, {}
@@ -73,7 +73,7 @@ def synthetic() -> Made:
         kinds = [TokenKind.CLS] + [TokenKind.WORD] * len(asked) + [TokenKind.MASK] * _MASKS
         qid = f"q{number:03}"
         queries[qid] = " ".join(f"w{word}" for word in asked)
-        encoded[qid] = EncodedText(_unit(vectors), ids, kinds)
+        encoded[qid] = _text(vectors, ids, kinds)
         qrels[qid] = {f"d{source:04}": 1}
     return Made(documents, Topics(queries, qrels, encoded), needs_encoder=False)
 
@@ -97,4 +97,9 @@ def _noisy(random: np.random.RandomState, vectors: NDArray[np.float64], noise: f
 
 
 def _unit(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float64] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit
+
+
+def _text(vectors: NDArray[np.float64], ids: NDArray[np.int64], kinds: list[TokenKind]) -> EncodedText:
+    return EncodedText(vectors.astype(np.float32), ids.astype(np.int32), np.array(kinds, dtype=np.uint8))

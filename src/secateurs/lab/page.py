@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from .drawing import COLOURS, figures, find_curves, to_svg
-from .wording import notes, number, summary_cells
 from .results import Results
 from .summary import baseline_of, smallest_without_loss, summarise
+from .wording import notes, number, summary_cells
 
 MOST_QUERIES = 50  # in the drill-down: the page stays small enough for a phone
 _MOST_TOKENS = 12
@@ -79,7 +79,7 @@ def _smallest(results: Results, rows: list[dict[str, Any]]) -> str:
             row = smallest_without_loss(curve.rows, measure)
             cells = ["none"] if row is None else [row["p"], f"{row[measure]:.4f}", *_what_it_saves(row)]
             body.append([(curve.name, "text"), (measure, "text"), *cells])
-    header = ["", ("measure", "text"), "smallest p", "value", "documents scored", "saved", "speed-up"]
+    header: list[Cell] = ["", ("measure", "text"), "smallest p", "value", "documents scored", "saved", "speed-up"]
     return (
         "<h2>How few embeddings are enough</h2>\n"
         + _table(header, body)
@@ -123,7 +123,16 @@ def _figures(results: Results, baseline: str | None, correction: str | None) -> 
 
 
 def _significance(results: Results, rows: list[dict[str, Any]], reference: str) -> str:
-    header = ["setting", ("measure", "text"), "difference", "95% interval", "p-value", "won", "lost", "tied"]
+    header: list[Cell] = [
+        "setting",
+        ("measure", "text"),
+        "difference",
+        "95% interval",
+        "p-value",
+        "won",
+        "lost",
+        "tied",
+    ]
     body: list[list[Cell]] = []
     for row in rows:
         for name in results.measures if not row["baseline"] else ():
@@ -180,9 +189,9 @@ def _queries(results: Results, reference: str) -> str:
     parts = [
         "<h2>Query by query</h2>",
         _note(
-            f"The {len(worst)} of {len(baseline):,} queries whose {measure} falls most under some setting. Lost are the "
-            f"relevant documents among the baseline's first {_TOP} that the setting did not find at all, with the rank "
-            "they had."
+            f"The {len(worst)} of {len(baseline):,} queries whose {measure} falls most under some setting. Lost are "
+            f"the relevant documents among the baseline's first {_TOP} that the setting did not find at all, with the "
+            "rank they had."
         ),
     ]
     for place in worst.tolist():
@@ -214,7 +223,7 @@ def _query_row(row: Mapping[str, Any], measure: str, before: Mapping[str, Any], 
         row["setting"],
         f"{row[measure]:.4f}",
         "" if is_baseline else (f"{change:+.4f}", "lost" if change < 0 else "won" if change > 0 else ""),
-        number(row["documents_scored"], ",.0f"),
+        number(row.get("documents_scored"), ",.0f"),
         (" ".join(tokens), "long"),
         (", ".join(lost), "long"),
     ]

@@ -29,11 +29,11 @@ def notes(results: Results, baseline: str | None = None, correction: str | None 
     """What the columns of a summary mean."""
     chosen = correction or results.about.get("correction") or "bonferroni"
     corrected = {"bonferroni": "Bonferroni's correction", "holm": "Holm's correction", "none": "no correction"}[chosen]
-    queries = len(next(iter(results._by_setting.values())))
+    queries = len(results.of(next(iter(results.settings))))
     return [
         f"{queries:,} queries. The baseline is {baseline_of(results, baseline)}. "
         f"*: significantly different from it (paired t-test, p < 0.05, {corrected}).",
-        "scored: documents scored exactly, mean per query; relevant: how many of those are relevant; saved: fewer scored "
-        "than the baseline. ms: mean of pruning, gathering and scoring; speed-up: median over the queries of the "
-        "baseline's time divided by the setting's.",
+        "scored: documents scored exactly, mean per query; relevant: how many of those are relevant; saved: fewer "
+        "scored than the baseline. ms: mean of pruning, gathering and scoring; speed-up: median over the queries of "
+        "the baseline's time divided by the setting's.",
     ]
