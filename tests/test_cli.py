@@ -173,7 +173,7 @@ def test_debug_shows_the_trace() -> None:
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["index", "search", "explain", "info", "demo"])
+@pytest.mark.parametrize("command", ["index", "search", "explain", "info", "demo", "evaluate", "report", "reproduce"])
 def test_help_shows_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0

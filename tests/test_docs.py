@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import secateurs
+import secateurs.lab
 from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
 
@@ -65,7 +66,9 @@ def test_every_command_and_public_name_is_documented() -> None:
     everything = "\n".join(PROSE.values())
     for name in set(secateurs.__all__) - {"__version__"}:
         assert re.search(rf"\b{name}\b", everything), name
-    for command in ("index", "search", "explain", "info", "demo"):
+    for name in secateurs.lab.__all__:
+        assert re.search(rf"\b{name}\b", PROSE["lab.md"]), name
+    for command in ("index", "search", "explain", "info", "demo", "evaluate", "report", "reproduce"):
         assert f"## secateurs {command}" in PROSE["command-line.md"]
 
 
