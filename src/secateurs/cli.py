@@ -325,7 +325,8 @@ def evaluate(
     check_correction(correction)
     settings = combinations(*(sweep or ()), k=k)
     settings += [SearchSettings(**{"k": k, **parse_settings(text)}) for text in also or ()]
-    rankings = {file.stem: read_run(file) for file in run or ()}
+    stems = [file.stem for file in run or ()]
+    rankings = {str(file) if stems.count(file.stem) > 1 else file.stem: read_run(file) for file in run or ()}
     topics = read_topics(queries, qrels)
     opened = Index(path)
     results = evaluate(
