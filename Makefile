@@ -1,13 +1,16 @@
 # Two commands for a fresh machine with Python 3.11 or newer, pip, git and make:
 #   make demo    install, index the standard library's documentation, ask it questions
 #   make test    install, check style and types, run the tests
+# And:
+#   make soak    kill processes that change an index, fill the disk, flip bits, for ten minutes (MINUTES=10)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 COLLECTIONS ?= collections
 CACHE ?= .cache
+MINUTES ?= 10
 
-.PHONY: help demo test test-st check projection clean
+.PHONY: help demo test test-st soak check projection clean
 
 help:
 	@grep -E '^#' Makefile | sed 's/^# //'
@@ -26,6 +29,9 @@ check: $(VENV)/.installed-model,bench,dev
 # The tests of the sentence-transformers encoder too. They need torch, which is large, so they are not in `make test`.
 test-st: $(VENV)/.installed-model,st,bench,dev
 	$(BIN)/python -m pytest tests/test_encoder_st.py
+
+soak: $(VENV)/.installed-model,bench,dev
+	$(BIN)/python tests/soak.py --minutes $(MINUTES)
 
 # Train the built-in encoder's last layer again. COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the
 # collections that the report is on; CACHE takes some 15 GB of intermediate results.

@@ -7,18 +7,17 @@ qrels[.split] (TREC format).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
 import ir_measures
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from secateurs import Document, EncodedText, Index
+from secateurs import EncodedText, Index
 from secateurs.corpus import read_corpus
 
 T = TypeVar("T")
@@ -62,18 +61,6 @@ def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Inde
     return Index.build(path, documents, store="float16", gather=())
 
 
-def documents_of(index: Index) -> Iterator[Document]:
-    """What `encode` stored, to build from again."""
-    for segment in index.segments:
-        token_kinds = np.load(segment.folder / "token_kinds.npy", mmap_mode="r")
-        for first in range(0, len(segment), 1000):
-            numbers = list(range(first, min(first + 1000, len(segment))))
-            for number, stored in zip(numbers, segment.documents.get(numbers), strict=True):
-                rows = slice(*segment.offsets[number : number + 2].tolist())
-                encoded = EncodedText(segment.embeddings.rows[rows], segment.token_ids[rows], token_kinds[rows])
-                yield Document(stored.docno, stored.text, stored.metadata, encoded)
-
-
 def open_collection(
     folder: Path,
     cache: Path,
@@ -86,7 +73,7 @@ def open_collection(
     encoded = encode(folder, cache, most_documents)
     path = cache / f"{encoded.path.name.removesuffix('.f16.sec')}.{store}.{'.'.join(gather)}.sec"
     if not path.exists():
-        Index.build(path, documents_of(encoded), encoder=None, store=store, gather=gather)
+        Index.build(path, encoded.documents(), encoder=None, store=store, gather=gather)
     texts, qrels = read_queries(folder, most_queries)
     if most_documents is not None:  # queries about what is left out would measure nothing
         there = {qrel.query_id for qrel in qrels if qrel.relevance > 0 and qrel.doc_id in encoded}

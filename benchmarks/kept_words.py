@@ -2,12 +2,12 @@
 
     python benchmarks/kept_words.py RESULTS INDEX --queries FILE --qrels FILE [--grade 1] [-p 3]
 
-RESULTS is what `secateurs evaluate INDEX --sweep p=... --sweep order=first,icf --sweep gather=faiss --out` wrote. Prints
-a line of a Markdown table: how many of the kept wordpieces (order icf) a relevant document has, on average, and of all
-wordpieces of the query; then, for the queries where it is less than a fifth and for the others, their number, the share
-of the relevant documents that pruning still finds (of those found without it), and the change of the first measure; last,
-Spearman's correlation of that share with the share of kept words that relevant documents have, and with the share of kept
-wordpieces that are only a part of a word.
+RESULTS is what `secateurs evaluate INDEX --sweep p=... --sweep order=first,icf --sweep gather=faiss --out` wrote.
+Prints a line of a Markdown table: how many of the kept wordpieces (order icf) a relevant document has, on average, and
+of all wordpieces of the query; then, for the queries where it is less than a fifth and for the others, their number,
+the share of the relevant documents that pruning still finds (of those found without it), and the change of the first
+measure; last, Spearman's correlation of that share with the share of kept words that relevant documents have, and with
+the share of kept wordpieces that are only a part of a word.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from judged import documents_of
 from scipy import stats
 
 from secateurs import Index, TokenKind
@@ -42,7 +41,7 @@ def main() -> None:
     wanted = {docno for row in pruned for docno in topics.relevant(row["qid"], options.grade)}
     words = {
         document.docno: set(document.encoded.token_ids.tolist())
-        for document in documents_of(index)
+        for document in index.documents()
         if document.docno in wanted and document.encoded is not None
     }
     shares, everywhere, found, changes, pieces = [], [], [], [], []

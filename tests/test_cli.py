@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -138,6 +139,12 @@ WRONG = [
     (["index", "nowhere.jsonl", "x.sec"], 1, "there is no file or folder nowhere.jsonl"),
     (["index", "nowhere.jsonl", "x.sec", "--model", "./none"], 1, "no model './none'"),
     (["index", "nowhere.jsonl", "x.sec", "--encoder", "magic"], 2, 'encoder kind is "onnx" or "st"'),
+    (["search", "INDEX", "x", "--where", "year >"], 2, "where: expected a number"),
+    (["add", "INDEX", "nowhere.jsonl"], 1, "nowhere.jsonl"),
+    (["add", "nowhere.sec", "nowhere.jsonl"], 1, "no index at nowhere.sec"),
+    (["delete", "INDEX"], 2, "give docnos to delete"),
+    (["delete", "INDEX", "--from", "nowhere"], 1, "no file nowhere"),
+    (["check", "nowhere.sec", "--repair"], 1, "no index at nowhere.sec"),
     (["prune"], 2, "No such command"),
     ([], 2, "Usage"),
 ]
@@ -167,13 +174,56 @@ def test_any_docno_can_be_printed_whatever_the_systems_encoding(tmp_path: Path) 
         assert "[/bold] 💐" in done.stdout.decode()
 
 
+def test_an_index_is_added_to_updated_and_deleted_from(animals: Path, tmp_path: Path) -> None:
+    shutil.copytree(animals, tmp_path / "a.sec")
+    (tmp_path / "more.jsonl").write_text('{"docno": "owls", "text": "Owls hunt by night.", "year": 2021}\n')
+    done = run("add", tmp_path / "a.sec", tmp_path / "more.jsonl")
+    assert "added 1, replaced 0" in done.stdout
+    assert "4 documents" in done.stdout
+    again = run("add", tmp_path / "a.sec", tmp_path / "more.jsonl")
+    assert again.returncode == 1
+    assert "line 1: docno 'owls' is in the index already" in again.stderr
+    assert "skipped: 1" in run("add", tmp_path / "a.sec", tmp_path / "more.jsonl", "--skip-bad").stdout
+    assert "added 0, replaced 1" in run("update", tmp_path / "a.sec", tmp_path / "more.jsonl").stdout
+    filtered = run("search", tmp_path / "a.sec", "animals", "--where", "year >= 2021", "--json")
+    assert [hit["docno"] for hit in json.loads(filtered.stdout)["hits"]] == ["owls"]
+    assert "1 matching of 4" in run("search", tmp_path / "a.sec", "animals", "--where", "year >= 2021").stdout
+    gone = run("delete", tmp_path / "a.sec", "cats", "dogs", "--from", "-", stdin="bees\n\n")
+    assert gone.returncode == 1
+    assert "deleted 2" in gone.stdout
+    assert "not there: dogs" in gone.stderr
+    assert "2 documents" in run("compact", tmp_path / "a.sec").stdout
+    assert "all parts agree" in run("check", tmp_path / "a.sec").stdout
+    assert run("delete", tmp_path / "a.sec", "owls").returncode == 0
+
+
+def test_check_finds_damage_and_repairs_it(animals: Path, tmp_path: Path) -> None:
+    shutil.copytree(animals, tmp_path / "a.sec")
+    victim = next((tmp_path / "a.sec" / "segments").glob("*/token_ids.npy"))
+    victim.write_bytes(victim.read_bytes()[:-1])
+    done = run("check", tmp_path / "a.sec")
+    assert done.returncode == 1
+    assert "token_ids.npy has" in done.stderr
+    assert "--repair" in done.stderr
+    mended = run("check", tmp_path / "a.sec", "--repair")
+    assert mended.returncode == 0
+    assert "no document is lost" in mended.stdout
+    assert "rebuilt with 3 documents" in mended.stdout
+
+
 def test_debug_shows_the_trace() -> None:
     done = run("--debug", "info", "nowhere.sec")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["index", "search", "explain", "info", "demo", "evaluate", "report", "reproduce"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
+        *("evaluate", "report", "reproduce"),
+    ],
+)
 def test_help_shows_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0

@@ -59,7 +59,6 @@ BAD = [
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n[1, 2]\n', 2, "not a JSON object"),
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\xff"}\n', 2, "not UTF-8"),
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\\ud800"}\n', 2, "not valid Unicode"),
-    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "a\\nb", "text": ""}\n', 2, "line break"),
     ("c.tsv", b"ok\tfine\nno tab here\n", 2, "no tab"),
     ("c.tsv", b"ok\tfine\n\xff\tx\n", 2, "not UTF-8"),
     ("c.csv", b"docno,text\nok,fine\nx\n", 3, "2 columns"),

@@ -14,7 +14,7 @@ from secateurs import Document, EncodedText, Index
 from secateurs.errors import SecateursError, UsageError
 from secateurs.gather.faiss_ivfpq import _recipe
 from secateurs.gather.files import CELLS
-from secateurs.index import segments
+from secateurs.index.snapshot import Snapshot
 from secateurs.maxsim import round_query
 from secateurs.records import SearchPlan
 
@@ -76,7 +76,7 @@ def test_fewer_neighbours_than_k_prime_never_become_the_last_document(tmp_path: 
 def test_faiss_finds_the_documents_that_own_the_nearest_embeddings(large: Index) -> None:
     """Against Eq. 2 computed exactly: nearly all the true owners are found when every partition is looked into."""
     segment = large.segments[0]
-    rows = segment.store.decode(np.asarray(segment.embeddings.rows))
+    rows = large.snapshot.store.decode(np.asarray(segment.embeddings.rows))
     owners = np.repeat(np.arange(len(segment)), np.diff(segment.offsets))
     recalls = []
     for seed in range(20):
@@ -128,6 +128,16 @@ def test_embeddings_of_any_length_are_gathered_by_dot_product(tmp_path: Path) ->
     assert min(shared.values()) > 0.9 * 200
 
 
+def test_partitions_and_codes_find_only_what_a_filter_allows(large: Index) -> None:
+    allowed = [f"d{i:04}" for i in range(0, 2000, 40)]
+    where = f"docno in ({', '.join(map(repr, allowed))})"
+    for seed in range(5):
+        query = random_text(np.random.default_rng(seed), 3)
+        found = large.search(query, k=5, gather="faiss", k_prime=30, nprobe=64, where=where)
+        assert {hit.docno for hit in found} <= set(allowed)
+        assert 10 < found.stats.documents_gathered < 50
+
+
 def test_searching_leaves_faiss_its_threads(large: Index) -> None:
     import faiss
 
@@ -145,10 +155,14 @@ def test_partitions_and_codes_follow_the_size_and_the_dimension() -> None:
     assert _recipe(12_000, 96) == "IVF256,PQ16x8"
 
 
+def cells_of(index: Index) -> list[np.ndarray]:
+    homes = (index.snapshot.codebook.folder, index.segments[0].folder, index.segments[0].folder)
+    return [np.load(folder / name) for folder, name in zip(homes, CELLS, strict=True)]
+
+
 def approximate_scores(index: Index, embeddings: np.ndarray, nprobe: int) -> dict[int, float]:
     """What cells.py says in words, in plain Python: the sums over a document's best probed cells, above the lowest."""
-    folder = index.segments[0].folder
-    centroids, offsets, listed = (np.load(folder / name) for name in CELLS)
+    centroids, offsets, listed = cells_of(index)
     rounded, unit = round_query(embeddings)
     scores: dict[int, float] = {}
     for vector, step in zip(rounded.astype(np.int64), unit, strict=True):
@@ -173,7 +187,7 @@ def test_cells_give_the_documents_with_the_best_approximate_scores(
     expected = approximate_scores(large, query, nprobe)
     plan = SearchPlan(1, None, "icf", "cells", 1, nprobe, wanted)
     for _ in range(2):  # the second time on sums that the first has to have cleared
-        documents, seen = large.segments[0].gatherer("cells").gather(query, plan)
+        documents, seen = large.snapshot.gatherer("cells").gather(query, plan)
         assert seen == len(expected)
         assert len(documents) == len(set(documents.tolist())) == min(wanted, seen)
         got = [expected[document] for document in documents.tolist()]
@@ -182,7 +196,7 @@ def test_cells_give_the_documents_with_the_best_approximate_scores(
 
 def test_a_document_is_listed_once_in_each_cell_that_has_an_embedding_of_it(large: Index) -> None:
     segment = large.segments[0]
-    centroids, offsets, listed = (np.load(segment.folder / name) for name in CELLS)
+    centroids, offsets, listed = cells_of(large)
     assert len(offsets) == len(centroids) + 1
     for first, last in pairwise(offsets.tolist()):
         documents = listed[first:last]
@@ -246,8 +260,8 @@ def test_one_cell_each_is_enough_to_tell_who_has_all_the_words(tmp_path: Path) -
 
 def test_cold_threads_open_the_gatherer_once(large: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    real = segments.open_gatherer
-    monkeypatch.setattr(segments, "open_gatherer", lambda name, *rest: opened.append(name) or real(name, *rest))
+    real = Snapshot._open_gatherer
+    monkeypatch.setattr(Snapshot, "_open_gatherer", lambda self, name: opened.append(name) or real(self, name))
     cold = Index(large.path)
     queries = [random_text(np.random.default_rng(seed), 6) for seed in range(40)]
     assert len(list(cold.search_many(queries, threads=8))) == 40

@@ -42,7 +42,9 @@ EMBEDDINGS = {
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Index:
     documents = [Document(docno, TEXTS[docno], {}, EMBEDDINGS[docno]) for docno in TEXTS]
-    return Index.build(tmp_path_factory.mktemp("five") / "five.sec", documents, encoder=None, store="float16", gather=())
+    return Index.build(
+        tmp_path_factory.mktemp("five") / "five.sec", documents, encoder=None, store="float16", gather=()
+    )
 
 
 def ask(words: str, encoded: EncodedText | None = None) -> Query:

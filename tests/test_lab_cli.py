@@ -1,4 +1,4 @@
-"""evaluate, report and reproduce as a user meets them: in a process of its own, with exit codes, and killed half-way."""
+"""evaluate, report and reproduce as a user meets them: in a process of its own, and killed half-way."""
 
 import csv
 import json
@@ -51,9 +51,20 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> None:
-    sweep = ("--sweep", "p=1,4,all", "--sweep", "order=first,icf", "--sweep", "gather=cells", "--sweep", "candidates=20")
+    sweep = (
+        "--sweep",
+        "p=1,4,all",
+        "--sweep",
+        "order=first,icf",
+        "--sweep",
+        "gather=cells",
+        "--sweep",
+        "candidates=20",
+    )
     others = ("--with", "bm25", "--also", "gather=exhaustive p=all", "--baseline", "gather=exhaustive")
-    done = run(*ASKED, "-m", "nDCG@10 AP(rel=2)", *sweep, *others, "-k", "10", "--out", "a", "--runs", "runs", cwd=folder)
+    done = run(
+        *ASKED, "-m", "nDCG@10 AP(rel=2)", *sweep, *others, "-k", "10", "--out", "a", "--runs", "runs", cwd=folder
+    )
     assert done.returncode == 0, done.stderr
     assert "The baseline is p=all order=icf gather=exhaustive candidates=auto." in " ".join(done.stdout.split())
     settings = {row["setting"]: row for row in table(folder / "a.settings.csv")}

@@ -1,4 +1,4 @@
-"""An experiment on a collection that is made here: what is measured, what is kept, and what happens when it is stopped."""
+"""An experiment on a made collection: what is measured, what is kept, and what happens when it is stopped."""
 
 import csv
 import json
@@ -53,7 +53,9 @@ class Scripted:
         if self.searches == self.stop_after:
             raise KeyboardInterrupt
         self.searches += 1
-        return Outcome(hits=self.hits, gathered=3, scored=2, relevant_scored=1, milliseconds={"gather": 4.0, "fetch": 9})
+        return Outcome(
+            hits=self.hits, gathered=3, scored=2, relevant_scored=1, milliseconds={"gather": 4.0, "fetch": 9}
+        )
 
 
 def test_measures_by_hand() -> None:

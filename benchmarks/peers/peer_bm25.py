@@ -63,7 +63,7 @@ def search(loaded: Any, query: Query, k: int, candidates: int) -> Any:
     (segment,) = index.segments
     found, scores = retriever.retrieve(words, k=min(candidates, len(segment)), show_progress=False)
     documents = np.sort(found[0][scores[0] > 0]).astype(np.int64)
-    exact = segment.score(segment.store.prepare(query.encoded.embeddings), documents, k)
+    exact = segment.score(index.snapshot.store.prepare(query.encoded.embeddings), documents, k)
     return documents[np.argsort(-exact, kind="stable")[:k]], len(documents)
 
 

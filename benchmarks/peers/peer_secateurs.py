@@ -75,7 +75,7 @@ def queries(data: Path, loaded: Any) -> list[Query]:
         encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b])
         planned = plan(SearchSettings(gather=GATHER), encoded, loaded.prepared, len(loaded))
         kept = encoded.embeddings[prune(encoded, loaded.frequencies, planned.p)]
-        found, _ = segment.gatherer(planned.gather).gather(kept, planned)
+        found, _ = loaded.snapshot.gatherer(planned.gather).gather(kept, planned)
         made.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
     return made
 

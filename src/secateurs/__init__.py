@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from .explain import Explanation
     from .frequencies import Frequencies
     from .index.index import Index
+    from .index.writing import Changes
     from .pruning import prune
     from .records import Document, EncodedText, Hit, Ranking, SearchSettings, SearchStats, TokenKind
 
 _HOME = {
+    "Changes": ".index.writing",
     "Document": ".records",
     "EncodedText": ".records",
     "Encoder": ".encoders",
@@ -38,6 +40,7 @@ _HOME = {
 
 __all__ = [
     "__version__",
+    "Changes",
     "Document",
     "EncodedText",
     "Encoder",

@@ -26,7 +26,7 @@ from .printing import (
     size_of,
     trec_line,
 )
-from .queries import read_queries
+from .queries import read_lines, read_queries
 from .records import SearchSettings
 from .version import __version__
 
@@ -61,6 +61,22 @@ Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: docume
 Effort = Annotated[
     str, typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open.")
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="EXPR", help="Only documents whose metadata meets this: \"year >= 2020 and lang = 'en'\"."),
+]
+FrequenciesOf = Annotated[
+    str,
+    typer.Option("--frequencies", metavar="NAME", help="Rare in what: the collection, or what is matching --where."),
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")]
+Corpus = Annotated[
+    str,
+    typer.Argument(
+        metavar="CORPUS",
+        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -81,13 +97,7 @@ def _options(
 
 @app.command(epilog="Example:  secateurs index corpus.jsonl demo.sec")
 def index(
-    corpus: Annotated[
-        str,
-        typer.Argument(
-            metavar="CORPUS",
-            help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
-        ),
-    ],
+    corpus: Corpus,
     path: IndexPath,
     model: Annotated[
         str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")
@@ -98,22 +108,14 @@ def index(
         list[str] | None,
         typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
     ] = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")
-    ] = False,
+    skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index of that name.")] = False,
 ) -> None:
     """Index documents: encode them, store the embeddings, prepare gathering."""
     from .encoders import load_encoder
     from .index.index import Index
 
-    bad: list[str] = []
-
-    def report(problem: str) -> None:
-        bad.append(problem)
-        if len(bad) <= 20:
-            typer.echo(f"skipped: {problem}", err=True)
-
+    bad = _Bad()
     made = Index.build(
         path,
         corpus,
@@ -121,14 +123,86 @@ def index(
         store=store,
         gather=tuple(gather or ("cells",)),
         overwrite=overwrite,
-        on_bad=report if skip_bad else None,
+        on_bad=bad if skip_bad else None,
     )
     facts = made.info()
     typer.echo(f"{path}: {size_of(facts)}")
     if facts["cut_documents"]:
         typer.echo(f"longer than the encoder takes, and cut: {facts['cut_documents']:,}")
-    if bad:
-        typer.echo(f"skipped: {len(bad):,}")
+    bad.summarise()
+
+
+@app.command(epilog="Example:  secateurs add demo.sec more.jsonl")
+def add(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
+    """Add documents to an index. A docno that is there already is an error, and then nothing is added."""
+    _change(path, corpus, skip_bad, "add")
+
+
+@app.command(epilog="Example:  secateurs update demo.sec changed.jsonl")
+def update(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
+    """Add documents to an index, each in place of the one that has its docno, if there is one."""
+    _change(path, corpus, skip_bad, "update")
+
+
+def _change(path: Path, corpus: str, skip_bad: bool, verb: str) -> None:
+    from .index.index import Index
+
+    bad = _Bad()
+    opened = Index(path)
+    changes = getattr(opened, verb)(corpus, on_bad=bad if skip_bad else None)
+    typer.echo(f"added {changes.added:,}, replaced {changes.replaced:,}: {path} has {size_of(opened.info())}")
+    bad.summarise()
+
+
+@app.command(epilog="Example:  secateurs delete demo.sec d17 d18")
+def delete(
+    path: IndexPath,
+    docnos: Annotated[list[str] | None, typer.Argument(metavar="[DOCNO]...", help="The documents to delete.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="Docnos, one on each line; - reads standard input.")
+    ] = None,
+) -> None:
+    """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted."""
+    from .index.index import Index
+
+    wanted = [*(docnos or ()), *(line for line in read_lines(file) if line)] if file else list(docnos or ())
+    if not wanted:
+        raise UsageError("give docnos to delete, or --from FILE")
+    opened = Index(path)
+    changes = opened.delete(wanted)
+    typer.echo(f"deleted {changes.deleted:,}: {path} has {size_of(opened.info())}")
+    for docno in changes.missing:
+        typer.echo(f"not there: {docno}", err=True)
+    if changes.missing:
+        raise typer.Exit(1)
+
+
+@app.command(epilog="Example:  secateurs compact demo.sec")
+def compact(path: IndexPath) -> None:
+    """Rewrite an index as one segment without what was deleted. Changes do this by themselves when it is needed."""
+    from .index.index import Index
+
+    opened = Index(path)
+    opened.compact()
+    typer.echo(f"{path}: {size_of(opened.info())}")
+
+
+@app.command(epilog="Example:  secateurs check demo.sec")
+def check(
+    path: IndexPath,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rebuild what is damaged, as far as it can be, and say what was lost.")
+    ] = False,
+) -> None:
+    """Read every byte of an index, compare it with its checksum, and see whether all parts agree."""
+    from .index.index import Index
+    from .index.repair import repair as mend
+
+    if repair:
+        for line in mend(path):
+            typer.echo(line)
+    Index(path).check()
+    typer.echo("every byte is as it was written, and all parts agree")
 
 
 @app.command(epilog='Example:  secateurs search demo.sec "parse command line arguments" -k 5 -p 3')
@@ -147,6 +221,8 @@ def search(
     nprobe: NProbe = SearchSettings.nprobe,
     candidates: Candidates = SearchSettings.candidates,
     effort: Effort = SearchSettings.effort,
+    where: Where = SearchSettings.where,
+    frequencies: FrequenciesOf = SearchSettings.frequencies,
     as_json: AsJson = False,
     trec: Annotated[bool, typer.Option("--trec", help="Print a TREC run.")] = False,
 ) -> None:
@@ -158,7 +234,9 @@ def search(
         raise UsageError("give either a QUERY or --queries FILE")
     if as_json and trec:
         raise UsageError("give --json or --trec, not both")
-    settings = SearchSettings(k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
+    settings = SearchSettings(
+        k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
+    )
     opened = Index(path)
     asked = [("1", query)] if query is not None else list(read_queries(str(queries)))
     rankings = opened.search_many((text for _, text in asked), **vars(settings))
@@ -187,12 +265,16 @@ def explain(
     nprobe: NProbe = SearchSettings.nprobe,
     candidates: Candidates = SearchSettings.candidates,
     effort: Effort = SearchSettings.effort,
+    where: Where = SearchSettings.where,
+    frequencies: FrequenciesOf = SearchSettings.frequencies,
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
     from .index.index import Index
 
-    settings = SearchSettings(k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort)
+    settings = SearchSettings(
+        k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
+    )
     explanation = Index(path).explain(query, docno, **vars(settings))
     if as_json:
         typer.echo(json.dumps(asdict(explanation), ensure_ascii=False))
@@ -204,7 +286,7 @@ def explain(
 def info(
     path: IndexPath,
     as_json: AsJson = False,
-    check: Annotated[bool, typer.Option("--check", help="Read every byte and compare it with its checksum.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="The same as  secateurs check  first.")] = False,
 ) -> None:
     """Say what an index is and holds."""
     from .index.index import Index
@@ -223,7 +305,7 @@ def info(
         shown = f"{value:,}" if isinstance(value, int) else value
         typer.echo(f"{name.replace('_', ' '):<16}{shown}")
     if check:
-        typer.echo("every byte is as it was written")
+        typer.echo("every byte is as it was written, and all parts agree")
 
 
 @app.command(epilog="Example:  secateurs demo")
@@ -445,3 +527,19 @@ def _number_or_word(p: str) -> int | Literal["auto"] | None:
         return int(p)
     except ValueError as error:
         raise UsageError(f"p is a number, all or auto, not {p!r}") from error
+
+
+class _Bad:
+    """Collects what was skipped: the first few are shown at once, the rest are counted."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, problem: str) -> None:
+        self._count += 1
+        if self._count <= 20:
+            typer.echo(f"skipped: {problem}", err=True)
+
+    def summarise(self) -> None:
+        if self._count:
+            typer.echo(f"skipped: {self._count:,}")

@@ -57,7 +57,7 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         document = Document(docno, text, fields)
     else:
         raise BadDocumentError(f"a document is a mapping or a Document, not {type(item).__name__}")
-    if not isinstance(document.docno, str) or not document.docno.strip():
+    if not isinstance(document.docno, str) or not document.docno:
         raise BadDocumentError(f"docno is not a non-empty string: {document.docno!r}")
     if not isinstance(document.text, str):
         raise BadDocumentError(f"text of {document.docno!r} is not a string: {document.text!r:.60}")
@@ -66,8 +66,6 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
             string.encode("utf-8")
         except UnicodeEncodeError as error:
             raise BadDocumentError(f"{what} of {document.docno!r} is not valid Unicode ({error.reason})") from error
-    if "\0" in document.docno or "\n" in document.docno:
-        raise BadDocumentError(f"docno {document.docno!r} has a line break or a NUL in it")
     try:
         json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:

@@ -12,6 +12,10 @@ alike from afar: beyond 50,000 documents, candidates grow with the root of their
 that. Four candidates are scored for each hit that is wanted, if that is more; an index with no more documents than
 candidates is scored whole. What is asked for by name is done, and only the rest is chosen. gather="faiss" keeps the
 paper's settings at any effort.
+
+Under a filter (`where`), what matches is scored whole if that is at most twice the candidates: exact, and about
+as fast. If more matches, the matching neighbours lie farther apart than all neighbours do, and nprobe grows with the
+root of how much farther.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ _FAISS_NPROBE = 10  # as in the paper
 _FEWEST_KEPT = 4
 _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
+_MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 
 
 class _Level(NamedTuple):
@@ -39,8 +44,18 @@ class _Level(NamedTuple):
 _LEVELS = {"fast": _Level(0.5, 8, 16, 64), "balanced": _Level(1.0, 16, 32, 256)}
 
 
-def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str], documents: int) -> SearchPlan:
-    """Settings with nothing left open, for this query and an index so large, prepared for these ways of gathering."""
+def plan(
+    settings: SearchSettings,
+    query: EncodedText,
+    prepared: Collection[str],
+    documents: int,
+    matching: int | None = None,
+) -> SearchPlan:
+    """Settings with nothing left open, for this query and an index so large, prepared for these ways of gathering.
+
+    `matching` is how many of the documents the filter lets through; None: all.
+    """
+    matching = documents if matching is None else matching
     exact = settings.effort == "exact"
     level = _LEVELS["balanced" if exact else settings.effort]
     growth = max(documents / _MANY_DOCUMENTS, 1) ** 0.5
@@ -51,7 +66,8 @@ def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
     if gather == "auto":
         gather = next(name for name in GATHERERS if name in prepared)
-        if exact or (gather == "cells" and documents <= candidates):
+        few = candidates if settings.where is None else _MATCHING_PER_CANDIDATE * candidates
+        if exact or (gather == "cells" and matching <= few):
             gather = "exhaustive"
     p = settings.p
     if p == "auto":
@@ -60,5 +76,16 @@ def plan(settings: SearchSettings, query: EncodedText, prepared: Collection[str]
         if gather == "cells" and not exact:
             p = min(max(round(level.share * words), _FEWEST_KEPT), level.most_kept)
     assert not isinstance(p, str)
-    nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else round(level.nprobe * growth**0.5))
-    return SearchPlan(settings.k, p, settings.order, gather, settings.k_prime, nprobe, candidates)
+    sparse = (documents / max(matching, 1)) ** 0.5
+    nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else round(level.nprobe * growth**0.5 * sparse))
+    return SearchPlan(
+        settings.k,
+        p,
+        settings.order,
+        gather,
+        settings.k_prime,
+        nprobe,
+        candidates,
+        settings.where,
+        settings.frequencies,
+    )

@@ -18,6 +18,14 @@ class DamagedIndexError(SecateursError):
     """A file of the index is missing, cut short or altered."""
 
 
+class LockedIndexError(SecateursError):
+    """Another process is writing to the index."""
+
+
+class DuplicateDocumentError(SecateursError):
+    """A docno that is there already."""
+
+
 class EncoderMismatchError(SecateursError):
     """The encoder given is not the one whose embeddings are in the index."""
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .effort import plan as make_plan
-from .importance import order_positions
 from .records import EncodedText, SearchSettings, TokenKind
+from .search import gather, prepare
 
 if TYPE_CHECKING:
     from .index.index import Index
@@ -42,35 +41,32 @@ class Explanation:
 
 
 def explain(index: Index, query: str | EncodedText, docno: str, settings: SearchSettings) -> Explanation:
+    snapshot = index.snapshot
     encoded = index.encode_query(query)
-    segment, number = index.locate(docno)
-    plan = make_plan(settings, encoded, index.prepared, len(index))
-    ordered = order_positions(plan.order, encoded, index.frequencies)
-    kept = ordered[: plan.p]
-    generous = replace(plan, candidates=max(len(index), 1))  # whoever is found at all
+    number = snapshot.number(docno)
+    segment, own_number = snapshot.place(number)
+    prepared = prepare(snapshot, encoded, settings)
+    plan, kept = prepared.plan, prepared.kept
+    generous = replace(plan, candidates=max(len(snapshot), 1))  # whoever is found at all
 
     # The ranking this document is or is not in: the same steps as search.search, without cutting at k.
-    prepared = segment.store.prepare(encoded.embeddings)
-    target = segment.score(prepared, np.array([number]))[0]
-    is_scored, better, scored = False, 0, 0
-    for part in index.segments:
-        documents, _ = part.gatherer(plan.gather).gather(encoded.embeddings[kept], plan)
-        scores = part.score(part.store.prepare(encoded.embeddings), documents)
-        is_scored |= part is segment and number in documents
-        scored += len(documents)
-        better += int((scores > target).sum())
-        ties = documents[scores == target].tolist()
-        better += sum(other < docno for other in part.documents.docnos(ties))
+    query_for_rows = snapshot.store.prepare(encoded.embeddings)
+    target = segment.score(query_for_rows, np.array([own_number]))[0]
+    documents, _ = gather(snapshot, encoded, prepared)
+    is_scored = number in documents
+    scores = snapshot.score(query_for_rows, documents) if len(documents) else np.empty(0)
+    better = int((scores > target).sum())
+    better += sum(other < docno for other in snapshot.docnos(documents[scores == target]))
 
-    similarities = segment.similarities(prepared, number)  # (document tokens, query embeddings)
-    tokens_of_document = segment.token_ids[segment.offsets[number] : segment.offsets[number + 1]]
-    frequency = index.frequencies.collection_frequency(encoded.token_ids)
-    gatherer = segment.gatherer(plan.gather)
+    similarities = segment.similarities(query_for_rows, own_number)  # (document tokens, query embeddings)
+    tokens_of_document = segment.token_ids[segment.offsets[own_number] : segment.offsets[own_number + 1]]
+    frequency = prepared.frequencies.collection_frequency(encoded.token_ids)
+    gatherer = snapshot.gatherer(plan.gather)
     tokens = []
-    for importance, position in enumerate(ordered.tolist(), start=1):
+    for importance, position in enumerate(prepared.ordered.tolist(), start=1):
         is_kept = importance <= len(kept)
         match = int(similarities[:, position].argmax()) if len(similarities) else -1
-        alone = gatherer.gather(encoded.embeddings[[position]], generous)[0] if is_kept else ()
+        alone = gatherer.gather(encoded.embeddings[[position]], generous, prepared.allowed)[0] if is_kept else ()
         tokens.append(
             TokenExplanation(
                 position=position,
@@ -86,4 +82,4 @@ def explain(index: Index, query: str | EncodedText, docno: str, settings: Search
             )
         )
     gathered = any(token.gathers for token in tokens)
-    return Explanation(docno, float(target), gathered, better + 1 if is_scored else None, scored, tuple(tokens))
+    return Explanation(docno, float(target), gathered, better + 1 if is_scored else None, len(documents), tuple(tokens))

@@ -26,7 +26,7 @@ class Frequencies:
     @classmethod
     def of(cls, token_ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Frequencies:
         """Count documents laid end to end: document i is token_ids[offsets[i]:offsets[i + 1]]."""
-        total = cls.from_counts({})
+        total = cls.none()
         for first in range(0, len(offsets) - 1, _DOCUMENTS_PER_BLOCK):  # bounded memory for any collection
             bounds = offsets[first : first + _DOCUMENTS_PER_BLOCK + 1]
             block = np.asarray(token_ids[bounds[0] : bounds[-1]], dtype=np.int64)
@@ -37,6 +37,10 @@ class Frequencies:
             document = np.bincount(np.unique(slots) % max(len(types), 1), minlength=len(types))
             total = total + cls(types.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
         return total
+
+    @classmethod
+    def none(cls) -> Frequencies:
+        return cls(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
     @classmethod
     def from_counts(cls, collection: Mapping[int, int], document: Mapping[int, int] | None = None) -> Frequencies:
@@ -56,6 +60,13 @@ class Frequencies:
             self.collection_frequency(ids) + other.collection_frequency(ids),
             self.document_frequency(ids) + other.document_frequency(ids),
         )
+
+    def __sub__(self, other: Frequencies) -> Frequencies:
+        """Without what `other` counts, which must be among what this counts."""
+        collection = self.collection - other.collection_frequency(self.token_ids)
+        document = self.document - other.document_frequency(self.token_ids)
+        left = collection > 0
+        return Frequencies(self.token_ids[left], collection[left], document[left])
 
     def collection_frequency(self, token_ids: ArrayLike) -> NDArray[np.int64]:
         """Per token: how many stored embeddings carry it; 0 for a token the collection does not have."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .errors import SecateursError
-from .records import Ranking
+from .records import Ranking, SearchStats
 
 if TYPE_CHECKING:
     from .explain import Explanation
@@ -45,12 +45,18 @@ def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -
     stats = ranking.stats
     console.print(
         Text(
-            f"gathered {stats.documents_gathered:,} of {stats.documents_in_index:,} documents "
+            f"gathered {stats.documents_gathered:,} of {_searched(stats)} documents "
             f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{_kept(ranking, opened)}, "
             f"scored {stats.documents_scored:,}, {stats.total_milliseconds:.1f} ms\n",
             style="dim",
         )
     )
+
+
+def _searched(stats: SearchStats) -> str:
+    if stats.documents_matching == stats.documents_in_index:
+        return f"{stats.documents_in_index:,}"
+    return f"{stats.documents_matching:,} matching of {stats.documents_in_index:,}"
 
 
 def _kept(ranking: Ranking, opened: Index) -> str:

@@ -77,6 +77,7 @@ class Document:
 
 
 EFFORTS = ("fast", "balanced", "exact")
+FREQUENCIES = ("collection", "matching")
 
 
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
@@ -91,6 +92,8 @@ class SearchSettings:
     nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into
     candidates: int | None = None  # cells: documents that are scored exactly
     effort: str = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
+    where: str | None = None  # which documents may be found: see filters.py
+    frequencies: str = "collection"  # whose token frequencies order the embeddings: its, or of those "matching" where
 
     def __post_init__(self) -> None:
         if isinstance(self.p, str) and self.p != "auto":
@@ -106,6 +109,8 @@ class SearchSettings:
                 _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
         if self.effort not in EFFORTS:
             raise UsageError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
+        if self.frequencies not in FREQUENCIES:
+            raise UsageError(f"frequencies is one of {', '.join(FREQUENCIES)}, not {self.frequencies!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,8 @@ class SearchPlan:
     k_prime: int
     nprobe: int
     candidates: int
+    where: str | None = None
+    frequencies: str = "collection"
 
 
 def check_p(p: int | None) -> None:
@@ -140,7 +147,8 @@ class SearchStats:
     documents_gathered: int  # found by a kept embedding
     documents_scored: int  # of those, scored exactly
     documents_in_index: int
-    milliseconds: Mapping[str, float]  # encode, prune, gather, score, fetch
+    documents_matching: int  # of those, what `where` lets through
+    milliseconds: Mapping[str, float]  # encode, filter, prune, gather, score, fetch
 
     @property
     def total_milliseconds(self) -> float:

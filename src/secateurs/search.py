@@ -1,59 +1,99 @@
 """The whole pipeline on one screen:
 
-query -> encoder -> importance order -> keep p -> gather candidates -> exact MaxSim with all -> ranking
+query -> encoder -> filter -> importance order -> keep p -> gather candidates -> exact MaxSim with all -> ranking
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .effort import plan as make_plan
-from .importance import order_positions
-from .records import EncodedText, Hit, Ranking, SearchSettings, SearchStats
+from .frequencies import Frequencies
+from .importance import Positions, order_positions
+from .records import EncodedText, Hit, Ranking, SearchPlan, SearchSettings, SearchStats
 from .threads import in_order
 
 if TYPE_CHECKING:
     from .index.documents import StoredDocument
     from .index.index import Index
+    from .index.snapshot import Snapshot
 
 
 def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> Ranking:
     watch = _Stopwatch()
+    snapshot = index.snapshot
     encoded = index.encode_query(query)
     watch.lap("encode")
-    plan = make_plan(settings, encoded, index.prepared, len(index))
-    ordered = order_positions(plan.order, encoded, index.frequencies)
-    kept = ordered[: plan.p]
+    prepared = prepare(snapshot, encoded, settings, watch)
     watch.lap("prune")
-    gathered = [segment.gatherer(plan.gather).gather(encoded.embeddings[kept], plan) for segment in index.segments]
-    documents = [some for some, _ in gathered]
+    documents, seen = gather(snapshot, encoded, prepared)
     watch.lap("gather")
-    scores = [
-        segment.score(segment.store.prepare(encoded.embeddings, ordered), some, plan.k) if len(some) else np.empty(0)
-        for segment, some in zip(index.segments, documents, strict=True)
-    ]
+    scores = np.empty(0)
+    if len(documents):
+        query_for_rows = snapshot.store.prepare(encoded.embeddings, prepared.ordered)
+        scores = snapshot.score(query_for_rows, documents, settings.k)
     watch.lap("score")
-    hits = _best(index, documents, scores, plan.k)
+    hits = _best(snapshot, documents, scores, settings.k)
     watch.lap("fetch")
     return Ranking(
         hits=tuple(hits),
         query=encoded,
-        kept=tuple(kept.tolist()),
-        plan=plan,
+        kept=tuple(prepared.kept.tolist()),
+        plan=prepared.plan,
         stats=SearchStats(
             query_embeddings=len(encoded),
-            embeddings_kept=len(kept),
-            documents_gathered=sum(count for _, count in gathered),
-            documents_scored=sum(map(len, documents)),
-            documents_in_index=len(index),
+            embeddings_kept=len(prepared.kept),
+            documents_gathered=seen,
+            documents_scored=len(documents),
+            documents_in_index=len(snapshot),
+            documents_matching=prepared.matching,
             milliseconds=watch.laps,
         ),
     )
+
+
+class Prepared(NamedTuple):
+    """Everything that is decided before the first document is looked at."""
+
+    plan: SearchPlan
+    frequencies: Frequencies
+    ordered: Positions  # all positions of the query, most important first
+    allowed: NDArray[np.bool_] | None  # which documents may be found; None: all
+    matching: int  # so many
+
+    @property
+    def kept(self) -> Positions:
+        return self.ordered[: self.plan.p]
+
+
+def prepare(
+    snapshot: Snapshot, query: EncodedText, settings: SearchSettings, watch: _Stopwatch | None = None
+) -> Prepared:
+    allowed, matching, frequencies = snapshot.live, len(snapshot), snapshot.frequencies
+    if settings.where is not None:
+        filtered = snapshot.filtered(settings.where)
+        allowed, matching = filtered.allowed, filtered.count
+        if settings.frequencies == "matching":
+            frequencies = filtered.frequencies
+    if watch is not None:
+        watch.lap("filter")
+    plan = make_plan(settings, query, snapshot.prepared, len(snapshot), matching)
+    return Prepared(plan, frequencies, order_positions(plan.order, query, frequencies), allowed, matching)
+
+
+def gather(snapshot: Snapshot, query: EncodedText, prepared: Prepared) -> tuple[NDArray[np.int64], int]:
+    """The documents to score, and how many they were chosen from."""
+    plan, embeddings = prepared.plan, query.embeddings[prepared.kept]
+    documents, seen = snapshot.gatherer(plan.gather).gather(embeddings, plan, prepared.allowed)
+    if plan.where is not None and len(documents) < min(plan.k, prepared.matching):
+        # Whoever matches has a right to be found.
+        return snapshot.gatherer("exhaustive").gather(embeddings, plan, prepared.allowed)
+    return documents, seen
 
 
 def search_many(
@@ -65,40 +105,31 @@ def search_many(
 
 def candidates(index: Index, query: str | EncodedText, settings: SearchSettings) -> list[str]:
     """The first stage alone: docnos of the documents that a search with these settings would score."""
+    snapshot = index.snapshot
     encoded = index.encode_query(query)
-    plan = make_plan(settings, encoded, index.prepared, len(index))
-    kept = order_positions(plan.order, encoded, index.frequencies)[: plan.p]
-    docnos: list[str] = []
-    for segment in index.segments:
-        some, _ = segment.gatherer(plan.gather).gather(encoded.embeddings[kept], plan)
-        docnos += segment.documents.docnos(some.tolist())
-    return docnos
+    return snapshot.docnos(gather(snapshot, encoded, prepare(snapshot, encoded, settings))[0])
 
 
 def score(index: Index, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
     """The second stage alone: Eq. 1 with all query embeddings, for any documents."""
+    snapshot = index.snapshot
     encoded = index.encode_query(query)
-    scores = []
-    for docno in docnos:
-        segment, number = index.locate(docno)
-        scores.append(float(segment.score(segment.store.prepare(encoded.embeddings), np.array([number]))[0]))
+    numbers = np.array([snapshot.number(docno) for docno in docnos], dtype=np.int64)
+    if len(numbers) == 0:
+        return []
+    scores: list[float] = snapshot.score(snapshot.store.prepare(encoded.embeddings), numbers).tolist()
     return scores
 
 
-def _best(
-    index: Index, gathered: Sequence[NDArray[np.int64]], scores: Sequence[NDArray[np.float64]], k: int
-) -> list[Hit]:
-    """The k best over all segments; equal scores go by docno, so that a ranking never depends on luck."""
-    everything = np.concatenate([np.empty(0), *scores])
-    if len(everything) > k:
+def _best(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:
+    """The k best; equal scores go by docno, so that a ranking never depends on luck."""
+    if len(scores) > k:
         # Keep every document that ties with the k-th, and let the docnos decide.
-        threshold = np.partition(everything, len(everything) - k)[len(everything) - k]
-        chosen = [np.flatnonzero(score >= threshold) for score in scores]
-    else:
-        chosen = [np.arange(len(score)) for score in scores]
+        some = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+        documents, scores = documents[some], scores[some]
     contenders: list[tuple[float, str, StoredDocument]] = []
-    for segment, documents, score, some in zip(index.segments, gathered, scores, chosen, strict=True):
-        numbers, minus = documents[some].tolist(), (-score[some]).tolist()
+    for segment, places, local in snapshot.by_segment(documents):
+        numbers, minus = local.tolist(), (-scores[places]).tolist()
         if len(numbers) > 2 * k:  # very many ties: the docnos alone settle them before any text is read
             ranked = sorted(zip(minus, segment.documents.docnos(numbers), numbers, strict=True))[:k]
             numbers, minus = [number for _, _, number in ranked], [score for score, _, _ in ranked]

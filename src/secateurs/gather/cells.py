@@ -9,104 +9,86 @@ exact scoring, most promising first.
     cell_offsets.npy     (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
     cell_documents.npy   (listed,) int32: numbers of documents, ascending within a cell, each once
     embedding_cells.npy  (embeddings,) uint32: the cell of each embedding; store residual4 only
+
+The first file belongs to the codebook, which all segments share, so that a query looks at the centroids once; the
+others to a segment. How they are made is in cell_lists.py.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SecateursError
-from ..maxsim import round_query, whole_dwords
+from ..maxsim import round_query
 from ..records import SearchPlan
 from ..simd import LANES, any_larger, compiled, fill, load, multiply_add, pack, splat, store
-from .clustering import cluster
-from .files import CELLS_OF_EMBEDDINGS, CENTROIDS, DOCUMENTS, OFFSETS
 
 _TILE = 64  # blocks of sixteen centroids that stay in the second-level cache while all kept embeddings meet them
 _NEVER = -(2**30)  # less than any product
+_ALL = np.zeros(0, dtype=bool)
 
 
-def build(
-    folder: Path,
-    offsets: NDArray[np.int64],
-    token_ids: NDArray[np.int32],
-    rows: NDArray[np.int8],
-    keep_cells: bool = False,
-    on_progress: Callable[[int], None] = lambda embeddings: None,
-) -> None:
-    """Cluster int8 rows and write the files above. Lists go to disk as they come; centroids are kept in memory."""
-    total = int(offsets[-1])
-    homes = None
-    if keep_cells:
-        homes = np.lib.format.open_memmap(folder / CELLS_OF_EMBEDDINGS, mode="w+", dtype=np.uint32, shape=(total,))
-    centroids, listed, cells_so_far = [], [], 0
-    lists = folder / "staged.lists"
-    with lists.open("wb") as file:
-        for cells in cluster(lambda some: whole_dwords(rows[some]), token_ids):
-            edges = np.concatenate([[0], np.cumsum(cells.sizes)])
-            documents = (np.searchsorted(offsets, cells.rows, side="right") - 1).astype(np.int32)
-            first_time = np.ones(len(documents), dtype=bool)
-            first_time[1:] = documents[1:] != documents[:-1]
-            first_time[edges[:-1]] = True
-            file.write(documents[first_time].tobytes())
-            if homes is not None:
-                homes[cells.rows] = cells_so_far + np.repeat(np.arange(len(cells.sizes)), cells.sizes)
-            centroids.append(cells.centroids)
-            listed.append(np.add.reduceat(first_time, edges[:-1], dtype=np.int64))
-            cells_so_far += len(cells.sizes)
-            on_progress(len(cells.rows))
-    np.save(folder / CENTROIDS, np.concatenate(centroids))
-    np.save(folder / OFFSETS, np.concatenate([[0], np.cumsum(np.concatenate(listed))]).astype(np.int64))
-    np.save(folder / DOCUMENTS, np.memmap(lists, dtype=np.int32, mode="r"))
-    lists.unlink()
+class Centroids:
+    """All cells' centroids, laid out for the kernel."""
+
+    def __init__(self, centroids: NDArray[np.int8]) -> None:
+        self.width = centroids.shape[1]
+        self.count = len(centroids)
+        self.packed, self.start = pack(centroids)
+        self.start[self.count :] = _NEVER
+
+
+class Lists(NamedTuple):
+    """Which documents of one segment are in which cell."""
+
+    offsets: NDArray[np.int64]  # (cells + 1,)
+    documents: NDArray[np.int32]
 
 
 class Cells:
-    def __init__(self, segment: Path, documents: int) -> None:
-        if not (segment / CENTROIDS).is_file():
-            raise SecateursError(
-                f'{segment.parent.parent} was built without gather="cells": build it again with  --gather cells'
-            )
-        centroids = np.load(segment / CENTROIDS)
-        self._width = centroids.shape[1]
-        self._packed, self._start = pack(centroids)
-        self._start[len(centroids) :] = _NEVER
-        self._cells = len(centroids)
-        self._offsets = np.asarray(np.load(segment / OFFSETS, mmap_mode="r"))
-        self._listed = np.asarray(np.load(segment / DOCUMENTS, mmap_mode="r"))
+    """Over segments whose documents are numbered one after another: each is (its first number, documents, lists)."""
+
+    def __init__(self, centroids: Centroids, segments: Sequence[tuple[int, int, Lists]], documents: int) -> None:
+        self._centroids = centroids
+        self._segments = segments
         self._documents = documents
         self._own = threading.local()  # each thread's sums: 16 bytes per document, made once
 
-    def gather(self, embeddings: NDArray[np.float32], plan: SearchPlan) -> tuple[NDArray[np.int64], int]:
+    def gather(
+        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.int64], int]:
         kept = len(embeddings)
         if kept == 0:
             return np.empty(0, dtype=np.int64), 0
         rounded, unit = round_query(embeddings)
-        fours = np.zeros((-(-kept // 4) * 4, self._width), dtype=np.int8)
+        fours = np.zeros((-(-kept // 4) * 4, self._centroids.width), dtype=np.int8)
         fours[:kept, : rounded.shape[1]] = rounded
-        nprobe = min(plan.nprobe, self._cells)
-        one_more = min(nprobe + 1, self._cells)  # the nearest cell not looked into
+        nprobe = min(plan.nprobe, self._centroids.count)
+        one_more = min(nprobe + 1, self._centroids.count)  # the nearest cell not looked into
         cells = np.zeros((len(fours), one_more), dtype=np.int32)
         products = np.full((len(fours), one_more), _NEVER, dtype=np.int32)
-        _probe(fours, kept, self._packed, self._start, cells, products)
+        _probe(fours, kept, self._centroids.packed, self._centroids.start, cells, products)
         sums, found = self._workspace()
-        count = _add_up(
-            cells[:kept],
-            products[:kept],
-            nprobe,
-            unit,
-            self._offsets,
-            self._listed,
-            sums,
-            sums.view(np.float32),
-            found,
-        )
+        count = 0
+        for first, documents, lists in self._segments:
+            part = sums[first : first + documents]
+            count += _add_up(
+                cells[:kept],
+                products[:kept],
+                nprobe,
+                unit,
+                lists.offsets,
+                lists.documents,
+                part,
+                part.view(np.float32),
+                _ALL if allowed is None else allowed[first : first + documents],
+                self._documents - 1 - first,
+                found[count:],
+            )
         keys = found[:count]
         if count > plan.candidates:
             keys = np.partition(keys, count - plan.candidates)[count - plan.candidates :]
@@ -199,13 +181,15 @@ def _add_up(
     listed: NDArray[np.int32],
     seen: NDArray[np.int32],
     sums: NDArray[np.float32],
+    allowed: NDArray[np.bool_],
+    last: int,
     found: NDArray[np.int64],
 ) -> int:
-    """Approximate scores above that of a document nobody saw; found[i] becomes (score's bits, inverted number).
+    """Approximate scores of one segment's documents; found[i] becomes (score's bits, last - document).
 
     `seen` and `sums` are two views of one (documents, 2) array, so that a document costs one cache line: in seen[:, 0]
-    the last query embedding that saw the document, in sums[:, 1] its score. Bits of positive floats order like the
-    floats. Both are left zero.
+    the last query embedding that saw the document, in sums[:, 1] its score above that of a document nobody saw. Bits
+    of positive floats order like the floats. Both are left zero. An empty `allowed` allows every document.
     """
     count = 0
     nothing = np.float32(0)
@@ -220,10 +204,12 @@ def _add_up(
                 count += last_seen == 0
                 sums[document, 1] += gain if last_seen != i + 1 else nothing  # cells come best first: the first counts
                 seen[document, 0] = i + 1
-    last = len(seen) - 1
+    everyone = len(allowed) == 0
+    kept = 0
     for i in range(count):
         document = found[i]
-        found[i] = (np.int64(seen[document, 1]) << 32) | (last - document)
+        found[kept] = (np.int64(seen[document, 1]) << 32) | (last - document)
+        kept += everyone or allowed[document]
         seen[document, 0] = 0
         seen[document, 1] = 0
-    return count
+    return kept

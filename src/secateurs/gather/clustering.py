@@ -125,13 +125,13 @@ def _split(read: Read, rows: Rows, budget: int, threads: int | None, depth: int 
     if len(centroids) == 1:
         yield rows, 1
         return
-    order, bounds = _by_type(_assign(read, rows, centroids, threads))
+    order, bounds = _by_type(assign(read, rows, centroids, threads))
     for begin, end in pairwise(bounds.tolist()):
         share = max(1, round(budget * (end - begin) / len(rows)))
         yield from _split(read, rows[order[begin:end]], share, threads, depth + 1)
 
 
-def _assign(read: Read, rows: Rows, centroids: NDArray[np.int8], threads: int | None) -> NDArray[np.int32]:
+def assign(read: Read, rows: Rows, centroids: NDArray[np.int8], threads: int | None) -> NDArray[np.int32]:
     """The nearest centroid of each row, a block of rows at a time."""
     packed, start = _starts(centroids)
 
@@ -168,7 +168,7 @@ def _cluster_batch(read: Read, rows: Rows, bounds: NDArray[np.int64], budgets: N
     home = np.empty(len(learnt), dtype=np.int32)
     _k_means(vectors, bounds, budgets, centroids, home)
     if large:
-        home = _assign(read, rows, centroids, threads=1)
+        home = assign(read, rows, centroids, threads=1)
     order, edges = _by_type(home)
     used = home[order[edges[:-1]]]
     return Cells(centroids[used], np.diff(edges), rows[order])

@@ -9,8 +9,15 @@ from ..records import SearchPlan
 
 
 class Exhaustive:
-    def __init__(self, offsets: NDArray[np.int64]) -> None:
-        self._documents = np.flatnonzero(np.diff(offsets) > 0).astype(np.int64)
+    def __init__(self, lengths: NDArray[np.int64]) -> None:
+        """From the number of embeddings of each document."""
+        self._embedded = lengths > 0
+        self._documents = np.flatnonzero(self._embedded).astype(np.int64)
 
-    def gather(self, embeddings: NDArray[np.float32], plan: SearchPlan) -> tuple[NDArray[np.int64], int]:
-        return self._documents, len(self._documents)
+    def gather(
+        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.int64], int]:
+        documents = self._documents
+        if allowed is not None:
+            documents = np.flatnonzero(allowed & self._embedded).astype(np.int64)
+        return documents, len(documents)

@@ -9,14 +9,14 @@ does the mapping of Eq. 2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SecateursError
 from ..records import SearchPlan
 from .files import FAISS
 
@@ -72,33 +72,55 @@ def _recipe(total: int, dim: int) -> str:
     return f"IVF{lists},PQ{codes}x8" if codes >= 4 else f"IVF{lists},Flat"
 
 
+def read(path: Path) -> Any:
+    import faiss
+
+    return faiss.read_index(str(path))
+
+
 class FaissIVFPQ:
-    def __init__(self, segment: Path) -> None:
-        import faiss
+    """Over segments whose documents are numbered one after another: each is (its first number, documents, index)."""
 
-        path = segment / FAISS
-        if not path.is_file():
-            raise SecateursError(
-                f'{segment.parent.parent} was built without gather="faiss": build it again with  --gather faiss'
-            )
-        self._index: Any = faiss.read_index(str(path))
+    def __init__(self, segments: Sequence[tuple[int, int, Any]]) -> None:
+        self._segments = segments
 
-    def gather(self, embeddings: NDArray[np.float32], plan: SearchPlan) -> tuple[NDArray[np.int64], int]:
+    def gather(
+        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.int64], int]:
         import faiss
 
         if len(embeddings) == 0:
             return np.empty(0, dtype=np.int64), 0
-        parameters = None
-        if hasattr(self._index, "nprobe"):  # per call, not on the index: other threads may search with other settings
-            parameters = faiss.SearchParametersIVF()
-            parameters.nprobe = int(plan.nprobe)
+        k_prime = int(plan.k_prime)
+        near, owners = [], [np.empty((len(embeddings), 0), dtype=np.int64)]
         threads = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(1)  # one query, one thread
         try:
-            _, owners = self._index.search(embeddings, int(plan.k_prime), params=parameters)  # (kept, k')
+            for first, documents, index in self._segments:
+                some = None if allowed is None else allowed[first : first + documents]
+                distances, numbers = index.search(embeddings, k_prime, params=_parameters(index, plan.nprobe, some))
+                if index.metric_type == faiss.METRIC_L2:  # of unit rows: |q|^2 + 1 - 2 q . row
+                    distances = (np.square(embeddings).sum(axis=1, keepdims=True) + 1 - distances) / 2
+                # FAISS fills up with -1 when it finds fewer than k'; as an index that would mean the last document.
+                near.append(np.where(numbers < 0, -np.inf, distances))
+                owners.append(np.where(numbers < 0, -1, numbers + first))
         finally:
             faiss.omp_set_num_threads(threads)
-        found = np.unique(owners)
-        # FAISS fills up with -1 when it finds fewer than k'; as an index that would mean the last document.
+        found = np.concatenate(owners, axis=1)  # (kept, segments * k')
+        if len(near) > 1:
+            nearest = np.argpartition(-np.concatenate(near, axis=1), k_prime - 1, axis=1)[:, :k_prime]
+            found = np.take_along_axis(found, nearest, axis=1)
+        found = np.unique(found)
         found = found[np.searchsorted(found, 0) :]
         return found, len(found)
+
+
+def _parameters(index: Any, nprobe: int, allowed: NDArray[np.bool_] | None) -> Any:
+    """Per call, not on the index: other threads may search with other settings."""
+    faiss: Any = importlib.import_module("faiss")  # its own type hints know less than it does
+    some: dict[str, Any] = {}
+    if allowed is not None:
+        some["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+    if hasattr(index, "nprobe"):
+        return faiss.SearchParametersIVF(nprobe=int(nprobe), **some)
+    return faiss.SearchParameters(**some)

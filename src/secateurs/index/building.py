@@ -2,62 +2,83 @@
 
 Embeddings are staged on disk as float16 while they come, because int8 needs the mean of all of them first. In memory
 are a number per document and per embedding, a few blocks of embeddings, and what FAISS builds, if it is asked for.
+
+A segment comes with the codebook that gives its numbers a meaning: learnt from its own embeddings, or taken over from
+the index it is added to.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import shutil
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..corpus import BadDocumentError, OnBad, to_document
 from ..encoders import Encoder
-from ..errors import SecateursError, UsageError
+from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..frequencies import Frequencies
-from ..gather import cells, check_gatherer, faiss_ivfpq
-from ..gather.files import CELLS_OF_EMBEDDINGS, CENTROIDS
+from ..gather import cell_lists, check_gatherer, faiss_ivfpq
+from ..gather.files import CELLS_OF_EMBEDDINGS
 from ..maxsim import whole_dwords
 from ..progress import progress_bar
 from ..records import Document, EncodedText
+from .checksums import BLOCK_ROWS, block_checksums, describe_files
+from .codebooks import Learnt
 from .documents import DocumentWriter
-from .storage import (
-    BLOCK_ROWS,
-    MANIFEST,
-    Manifest,
-    SegmentRecord,
-    block_checksums,
-    describe_files,
-    segment_folder,
-    sync_folder,
-    write_lock,
-)
+from .segments import write_frequencies
+from .storage import SegmentRecord, new_array, open_array
 from .stores import Float16Store, Int8Store, Residuals, Store, check_store, encode_residuals, fit_levels
 
 _BLOCK = 65_536  # rows converted at a time
 _SAMPLE = 200_000  # rows that decide the int8 step
 
+Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl, line 7"), for error messages
+
+
+class Recipe(NamedTuple):
+    """What is common to all segments of an index."""
+
+    store: str
+    gather: tuple[str, ...]
+
+    def check(self) -> None:
+        check_store(self.store)
+        for name in self.gather:
+            check_gatherer(name)
+
+    @property
+    def has_cells(self) -> bool:
+        return self.store == "residual4" or "cells" in self.gather
+
+    @property
+    def has_int8(self) -> bool:
+        return self.store != "float16" or "cells" in self.gather  # cells are made from int8 rows, whatever is stored
+
+
+class Made(NamedTuple):
+    record: SegmentRecord
+    codebook: Learnt
+    dim: int
+
 
 class SegmentWriter:
     """Append documents, then `finish`. Use it in a `with`, so that a build that fails holds on to no file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, dim: int | None = None) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
         self._documents = DocumentWriter(folder / "documents.sqlite")
         self._staged = {name: (folder / f"staged.{name}").open("wb") for name in ("rows", "token_ids", "token_kinds")}
         self._reserved = 0
         self._lengths: list[int] = []
-        self._sum: NDArray[np.float64] | None = None
         self._unit = True  # every embedding so far has length 1
         self._cut = 0
-        self.dim: int | None = None
+        self.dim = dim  # None until a document tells
+        self._sum = np.zeros(dim or 0)
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -95,103 +116,162 @@ class SegmentWriter:
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
         self._sum += encoded.embeddings.sum(axis=0, dtype=np.float64)
+        if encoded.cut:
+            self._documents.mark_cut(len(self._lengths), encoded.cut)
+            self._cut += 1
         self._lengths.append(len(encoded))
-        self._cut += encoded.cut > 0
 
-    def finish(self, store: str, gatherers: Sequence[str], dim: int, progress: bool | None) -> SegmentRecord:
+    def finish(
+        self,
+        recipe: Recipe,
+        dim: int,
+        codebook: Learnt | None,
+        int8: Int8Store | None,
+        unit: bool | None,
+        progress: bool | None,
+    ) -> Made:
+        """With a codebook, into its cells; without one, learn it; on the scale of `int8` if that fits still."""
         if len(self._lengths) != self._reserved:
             raise SecateursError(f"the encoder gave {len(self._lengths)} encodings for {self._reserved} documents")
         self._close()
+        folder, store = self._folder, recipe.store
         offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)
         total = int(offsets[-1])
         token_ids: Any = _map(self._staged["token_ids"], np.int32, (total,))
-        self._write_tokens(offsets, token_ids)
+        token_kinds: Any = _map(self._staged["token_kinds"], np.uint8, (total,))
+        write_tokens(folder, offsets, token_ids, token_kinds)
         staged: Any = _map(self._staged["rows"], np.float16, (total, dim))
-        int8, reach = None, None
+        learnt = codebook or Learnt(total)
+        clipped, spread = 0.0, 0.0
         rows: Any = None  # what reads like the stored embeddings
-        if store != "float16" or "cells" in gatherers:  # cells are made from int8 rows, whatever is stored
-            int8 = self._fit_int8(staged)
-            name = "embeddings.npy" if store == "int8" else "staged.int8.npy"
-            rows = _store_rows(self._folder / name, staged, int8, progress)
-            if total and (store == "residual4" or "cells" in gatherers):
-                with progress_bar("building cells", total, "embeddings", progress) as advance:
-                    cells.build(self._folder, offsets, token_ids, rows, store == "residual4", advance)
+        if recipe.has_int8:
+            int8 = learnt.int8 or self._fit_int8(staged, int8)
+            rows = _store_rows(folder / _name_of_int8(store), staged, int8, progress)
+            clipped = share_clipped(rows)
+            learnt = learnt._replace(int8=int8)
+            if recipe.has_cells:
+                learnt, spread = _find_cells(folder, offsets, token_ids, rows, learnt, store, progress)
         if store == "residual4":
-            rows = _store_residuals(self._folder, rows, progress)
+            learnt, rows = _store_residuals(folder, rows, learnt, progress)
         if store == "float16":
-            rows = _store_rows(self._folder / "embeddings.npy", staged, Float16Store(), progress)
-        else:
-            assert int8 is not None
-            np.save(self._folder / "centre.npy", int8.centre)
-            reach = _reach(int8, rows)
-        np.save(self._folder / "blocks.npy", block_checksums(np.load(self._folder / "embeddings.npy", mmap_mode="r")))
-        if "faiss" in gatherers and total:
-            stored: Store = Float16Store() if store == "float16" or int8 is None else int8
-            with progress_bar("building faiss", total, "embeddings", progress) as advance:
-                faiss_ivfpq.build(
-                    self._folder, offsets, lambda some: stored.decode(rows[some]), dim, self._unit, advance
-                )
-        rows = staged = token_ids = None  # nothing stays mapped, so that the staged files can go on any system
-        for path in self._folder.glob("staged.*"):
+            rows = _store_rows(folder / "embeddings.npy", staged, Float16Store(), progress)
+        unit = self._unit if unit is None else unit
+        reach = None if store == "float16" or learnt.int8 is None else _reach(learnt.int8, rows)
+        finish_rows(folder, recipe, offsets, rows, learnt.int8, unit, progress)
+        rows = staged = token_ids = token_kinds = None  # nothing stays mapped, so that the staged files can go anywhere
+        for path in folder.glob("staged.*"):
             path.unlink()
-        return SegmentRecord(
-            name=self._folder.name,
+        record = SegmentRecord(
+            name=folder.name,
             documents=len(self._lengths),
             embeddings=total,
             cut_documents=self._cut,
-            step=int8.step if int8 is not None and store != "float16" else None,
-            files=describe_files(self._folder),
+            files=describe_files(folder),
             block_rows=BLOCK_ROWS,
             reach=reach,
+            spread=spread,
+            clipped=clipped,
+            unit=unit,
         )
+        return Made(record, learnt, dim)
 
-    def _write_tokens(self, offsets: NDArray[np.int64], token_ids: NDArray[np.int32]) -> None:
-        np.save(self._folder / "offsets.npy", offsets)
-        np.save(self._folder / "token_ids.npy", token_ids)
-        np.save(self._folder / "token_kinds.npy", _map(self._staged["token_kinds"], np.uint8, token_ids.shape))
-        counted = Frequencies.of(token_ids, offsets)
-        counts = np.stack([counted.token_ids.astype(np.int64), counted.collection, counted.document])
-        np.save(self._folder / "frequencies.npy", counts)
-
-    def _fit_int8(self, staged: NDArray[np.float16]) -> Int8Store:
-        centre = np.zeros(staged.shape[1]) if self._sum is None else self._sum / max(len(staged), 1)
+    def _fit_int8(self, staged: NDArray[np.float16], earlier: Int8Store | None) -> Int8Store:
+        centre = self._sum / max(len(staged), 1) if len(staged) else np.zeros(staged.shape[1])
         sample = staged[:: max(1, len(staged) // _SAMPLE)].astype(np.float32)
-        return Int8Store.fit(centre.astype(np.float32), sample)
+        fitted = Int8Store.fit(centre.astype(np.float32), sample)
+        return earlier if earlier is not None and earlier.is_near(fitted) else fitted
+
+
+def write_tokens(
+    folder: Path, offsets: NDArray[np.int64], token_ids: NDArray[np.int32], token_kinds: NDArray[np.uint8]
+) -> None:
+    np.save(folder / "offsets.npy", offsets)
+    np.save(folder / "token_ids.npy", token_ids)
+    np.save(folder / "token_kinds.npy", token_kinds)
+    write_frequencies(folder, Frequencies.of(token_ids, offsets))
+
+
+def finish_rows(
+    folder: Path,
+    recipe: Recipe,
+    offsets: NDArray[np.int64],
+    rows: Any,
+    int8: Int8Store | None,
+    unit: bool,
+    progress: bool | None,
+) -> None:
+    """What follows from the stored embeddings: their checksums, and the FAISS index if it is wanted."""
+    np.save(folder / "blocks.npy", block_checksums(open_array(folder / "embeddings.npy")))
+    total = int(offsets[-1])
+    if "faiss" in recipe.gather and total:
+        store: Store = Float16Store() if recipe.store == "float16" or int8 is None else int8
+        with progress_bar("building faiss", total, "embeddings", progress) as advance:
+            faiss_ivfpq.build(folder, offsets, lambda some: store.decode(rows[some]), rows.shape[1], unit, advance)
+
+
+def _name_of_int8(store: str) -> str:
+    return "embeddings.npy" if store == "int8" else "staged.int8.npy"
+
+
+def _find_cells(
+    folder: Path,
+    offsets: NDArray[np.int64],
+    token_ids: NDArray[np.int32],
+    rows: NDArray[np.int8],
+    codebook: Learnt,
+    store: str,
+    progress: bool | None,
+) -> tuple[Learnt, float]:
+    """Cells for int8 rows, learnt unless the codebook has some; and how far rows are from their centroids."""
+    total = len(rows)
+    homes = None
+    if store == "residual4":
+        homes = new_array(folder / CELLS_OF_EMBEDDINGS, np.uint32, (total,))
+    if total == 0:
+        none = np.zeros((0, -(-rows.shape[1] // 4) * 4), dtype=np.int8)
+        return codebook if codebook.centroids is not None else codebook._replace(centroids=none), 0.0
+    with progress_bar("building cells", total, "embeddings", progress) as advance:
+        if codebook.centroids is not None:
+            return codebook, cell_lists.place(folder, offsets, rows, codebook.centroids, homes, advance)
+        centroids, spread = cell_lists.learn(folder, offsets, token_ids, rows, homes, advance)
+        return codebook._replace(centroids=centroids, spread=spread), spread
 
 
 def _store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress: bool | None) -> NDArray[Any]:
     dtype = store.encode(np.empty((0, staged.shape[1]), dtype=np.float32)).dtype
-    rows = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=staged.shape)
+    rows = new_array(path, dtype, staged.shape)
     with progress_bar("storing embeddings", len(staged), "embeddings", progress) as advance:
         for start in range(0, len(staged), _BLOCK):
             block = staged[start : start + _BLOCK].astype(np.float32)
             rows[start : start + len(block)] = store.encode(block)
             advance(len(block))
-    rows.flush()
     return rows
 
 
-def _store_residuals(folder: Path, rows: NDArray[np.int8], progress: bool | None) -> Residuals:
+def share_clipped(rows: NDArray[np.int8]) -> float:
+    """How many values did not fit: at an end of the int8 scale."""
+    clipped = sum(int((np.abs(rows[start : start + _BLOCK]) == 127).sum()) for start in range(0, len(rows), _BLOCK))
+    return clipped / max(rows.size, 1)
+
+
+def _store_residuals(
+    folder: Path, rows: NDArray[np.int8], codebook: Learnt, progress: bool | None
+) -> tuple[Learnt, Residuals]:
     """int8 rows to 4-bit codes around the centroids of their cells, which are there already."""
-    width = -(-rows.shape[1] // 4) * 4
-    homes, centroids = np.zeros(0, dtype=np.uint32), np.zeros((0, width), dtype=np.int8)
-    if len(rows):
-        homes, centroids = (np.load(folder / name, mmap_mode="r") for name in (CELLS_OF_EMBEDDINGS, CENTROIDS))
-    else:
-        np.save(folder / CELLS_OF_EMBEDDINGS, homes)
-        np.save(folder / CENTROIDS, centroids)
-    sample = slice(None, None, max(1, len(rows) // (_SAMPLE // 10)))
-    levels = fit_levels(whole_dwords(rows[sample]).astype(np.int16) - centroids[homes[sample]])
-    np.save(folder / "levels.npy", levels)
-    shape = (len(rows), width // 2)
-    codes = np.lib.format.open_memmap(folder / "embeddings.npy", mode="w+", dtype=np.uint8, shape=shape)
+    centroids = codebook.centroids
+    assert centroids is not None
+    homes = open_array(folder / CELLS_OF_EMBEDDINGS)
+    levels = codebook.levels
+    if levels is None:
+        sample = slice(None, None, max(1, len(rows) // (_SAMPLE // 10)))
+        levels = fit_levels(whole_dwords(rows[sample]).astype(np.int16) - centroids[homes[sample]])
+    codes = new_array(folder / "embeddings.npy", np.uint8, (len(rows), centroids.shape[1] // 2))
     with progress_bar("coding residuals", len(rows), "embeddings", progress) as advance:
         for start in range(0, len(rows), _BLOCK):
             some = slice(start, start + _BLOCK)
             codes[some] = encode_residuals(whole_dwords(rows[some]), centroids[homes[some]], levels)
             advance(len(codes[some]))
-    codes.flush()
-    return Residuals(codes, homes, centroids, levels, rows.shape[1])
+    return codebook._replace(levels=levels), Residuals(codes, homes, centroids, levels, rows.shape[1])
 
 
 def _reach(store: Int8Store, rows: Any) -> tuple[float, float]:
@@ -212,39 +292,49 @@ def _map(file: IO[bytes], dtype: type[np.generic], shape: tuple[int, ...]) -> ND
 
 def write_segment(
     folder: Path,
-    items: Iterable[tuple[str, Document | Mapping[str, Any]]],
+    items: Iterable[Item],
     encoder: Encoder | None,
-    store: str,
-    gatherers: Sequence[str],
-    total: int | None,
-    progress: bool | None,
-    on_bad: OnBad | None,
-) -> tuple[SegmentRecord, int]:
-    """Encode and store (place, document) pairs; give the segment's record and the embeddings' dimension.
+    recipe: Recipe,
+    *,
+    total: int | None = None,
+    progress: bool | None = None,
+    on_bad: OnBad | None = None,
+    is_taken: Callable[[str], bool] = lambda docno: False,
+    codebook: Learnt | None = None,
+    int8: Int8Store | None = None,
+    unit: bool | None = None,
+    dim: int | None = None,
+) -> Made:
+    """Encode and store documents. `is_taken` tells of a docno whether the index has it already.
 
-    The place ("corpus.jsonl, line 7") is for error messages.
+    codebook   what the index has learnt before; None learns anew
+    int8       a scale to keep if it fits
+    unit       whether embeddings are of unit length, where the stored ones no longer tell
+    dim        that the embeddings must have
     """
-    check_store(store)
-    for name in gatherers:
-        check_gatherer(name)
+    recipe.check()
     description = "encoding documents" if encoder is not None else "reading embeddings"
-    with SegmentWriter(folder) as writer:
-        with progress_bar(description, total, "passages", progress) as advance:
-            _fill(writer, items, encoder, on_bad, advance)
-        dim = writer.dim or (encoder.dim if encoder is not None else 0)
-        return writer.finish(store, gatherers, dim, progress), dim
+    try:
+        with SegmentWriter(folder, dim or None) as writer:
+            with progress_bar(description, total, "passages", progress) as advance:
+                _fill(writer, items, encoder, on_bad, is_taken, advance)
+            dim = writer.dim or (encoder.dim if encoder is not None else 0)
+            return writer.finish(recipe, dim, codebook, int8, unit, progress)
+    except sqlite3.Error as error:
+        raise SecateursError(f"{folder} cannot be written ({error})") from error
 
 
 def _fill(
     writer: SegmentWriter,
-    items: Iterable[tuple[str, Document | Mapping[str, Any]]],
+    items: Iterable[Item],
     encoder: Encoder | None,
     on_bad: OnBad | None,
+    is_taken: Callable[[str], bool],
     advance: Callable[[int], None],
 ) -> None:
-    def skipped(problem: str) -> None:
+    def skipped(problem: str, error: type[SecateursError] = BadDocumentError) -> None:
         if on_bad is None:
-            raise BadDocumentError(problem)
+            raise error(problem)
         on_bad(problem)
         advance(1)
 
@@ -255,11 +345,20 @@ def _fill(
             except BadDocumentError as error:
                 skipped(f"{place}: {error}")
                 continue
+            if is_taken(document.docno):
+                skipped(
+                    f"{place}: docno {document.docno!r} is in the index already: to replace it, update",
+                    DuplicateDocumentError,
+                )
+                continue
             earlier = writer.reserve(document)
             if earlier is None:
                 yield document
             else:
-                skipped(f"{place}: docno {document.docno!r} is already that of document {earlier + 1}")
+                skipped(
+                    f"{place}: docno {document.docno!r} is already that of document {earlier + 1}",
+                    DuplicateDocumentError,
+                )
 
     for encoded in _encode(accepted(), encoder):
         writer.append(encoded)
@@ -282,69 +381,3 @@ def _own_embeddings(document: Document) -> EncodedText:
     if document.encoded is None:
         raise UsageError(f"document {document.docno!r} has no embeddings, and the build has no encoder")
     return document.encoded
-
-
-def check_target(target: Path, overwrite: bool) -> None:
-    """Raise if an index may not be made there: before any work is done."""
-    if not target.exists():
-        return
-    if (target / MANIFEST).is_file():
-        if not overwrite:
-            raise SecateursError(f"there is an index at {target} already: choose another name, or allow overwriting")
-    elif not target.is_dir() or any(target.iterdir()):
-        raise SecateursError(f"{target} exists and is not an index: it is left as it is, choose another name")
-
-
-def build_folder(target: Path, fill: Callable[[Path], Manifest]) -> None:
-    """Let `fill` make the index in a hidden folder beside the target; only a finished one gets the target's name.
-
-    An index that is there already is replaced by one rename, that of its manifest: whoever opens it, and whenever the
-    power fails, finds the old one or the new one.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(target)
-    hidden = target.parent / f".{target.name}.building-{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    hidden.mkdir()
-    try:
-        manifest = fill(hidden)
-        if (target / MANIFEST).is_file():
-            with write_lock(target):
-                for record in manifest.segments:
-                    segment_folder(hidden, record.name).rename(segment_folder(target, record.name))
-                sync_folder(target / "segments")
-                manifest.write(target)
-                named = {record.name for record in manifest.segments}
-                for path in (target / "segments").iterdir():
-                    if path.name not in named:
-                        shutil.rmtree(path, ignore_errors=True)
-        else:
-            manifest.write(hidden)
-            if target.is_dir():
-                target.rmdir()  # empty, see check_target
-            hidden.rename(target)
-            sync_folder(target.parent)
-    finally:
-        if hidden.exists():
-            shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _remove_leftovers(target: Path) -> None:
-    """Folders of builds on this machine whose process is gone, for instance by a power cut."""
-    prefix = f".{target.name}.building-{platform.node()}-"
-    for path in target.parent.iterdir():
-        if path.name.startswith(prefix):
-            pid = path.name.removeprefix(prefix).partition("-")[0]
-            if pid.isdigit() and not _runs(int(pid)):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    if os.name == "nt":
-        return True  # asking is not harmless there; leave the folder
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

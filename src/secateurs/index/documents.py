@@ -1,17 +1,30 @@
-"""Docnos, texts and metadata of one segment, in SQLite: written once, then only read."""
+"""Docnos, texts and metadata of one segment, in SQLite: written once, then only read.
+
+    documents   number, docno, text, metadata (JSON), cut (tokens beyond the encoder's limit), checksum of the row
+    keys, facts every value of the metadata, so that a filter finds its documents without reading the others
+
+A number in `facts` is a number, a text a text, true and false are one-byte blobs: SQLite orders these three apart. A
+list has one fact per entry; an object inside the metadata has facts under "outer.inner".
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from ..errors import DamagedIndexError
+from ..errors import DamagedIndexError, SecateursError
+from .storage import REMEDY
 
 _IDS_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
+_FEW = 100
+
+Value: TypeAlias = str | int | float | bool
+Stored: TypeAlias = str | int | float | bytes
 
 
 class StoredDocument(NamedTuple):
@@ -28,58 +41,153 @@ class DocumentWriter:
         # A segment that is interrupted is thrown away whole, so its database needs no journal of its own.
         self._connection.execute("PRAGMA journal_mode = OFF")
         self._connection.execute("PRAGMA synchronous = OFF")
-        self._connection.execute(
-            "CREATE TABLE documents (number INTEGER PRIMARY KEY, docno TEXT NOT NULL UNIQUE, text TEXT NOT NULL, "
-            "metadata TEXT NOT NULL)"
+        self._connection.executescript(
+            """
+            CREATE TABLE documents (number INTEGER PRIMARY KEY, docno TEXT NOT NULL UNIQUE, text TEXT NOT NULL,
+                                    metadata TEXT NOT NULL, cut INTEGER NOT NULL, checksum INTEGER NOT NULL);
+            CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
+            CREATE TABLE facts (key INTEGER NOT NULL, value NOT NULL, number INTEGER NOT NULL,
+                                PRIMARY KEY (key, value, number)) WITHOUT ROWID;
+            BEGIN;
+            """
         )
-        self._connection.execute("BEGIN")
+        self._keys: dict[str, int] = {}
         self._count = 0
         self._closed = False
 
     def add(self, docno: str, text: str, metadata: Mapping[str, Any]) -> int | None:
         """None, or the number of the earlier document that has this docno already."""
         packed = json.dumps(dict(metadata), ensure_ascii=False)
+        row = (self._count, docno, text, packed, 0, row_checksum(docno, text, packed))
         try:
-            self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?)", (self._count, docno, text, packed))
+            self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
-            row = self._connection.execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
-            return int(row[0])
+            found = self._connection.execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
+            return int(found[0])
+        facts = {(self._key(key), stored(value)) for key, value in values_of(metadata)}
+        self._connection.executemany(
+            "INSERT INTO facts VALUES (?, ?, ?)", [(key, value, self._count) for key, value in facts]
+        )
         self._count += 1
         return None
 
+    def mark_cut(self, number: int, tokens: int) -> None:
+        self._connection.execute("UPDATE documents SET cut = ? WHERE number = ?", (tokens, number))
+
+    def _key(self, key: str) -> int:
+        if key not in self._keys:
+            self._keys[key] = len(self._keys)
+            self._connection.execute("INSERT INTO keys VALUES (?, ?)", (self._keys[key], key))
+        return self._keys[key]
+
     def close(self) -> None:
         if not self._closed:
-            self._connection.execute("COMMIT")
-            self._connection.close()
-        self._closed = True
+            self._closed = True
+            try:
+                self._connection.execute("COMMIT")
+            finally:
+                self._connection.close()
+
+
+def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value]]:
+    """The metadata's single values with their keys."""
+    for name, value in metadata.items():
+        for single in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(single, Mapping):
+                yield from values_of(single, f"{outer}{name}.")
+            elif isinstance(single, str | int | float):
+                yield f"{outer}{name}", single
+
+
+def stored(value: Value) -> Stored:
+    """A value as `facts` holds it."""
+    if isinstance(value, bool):
+        return b"\x01" if value else b"\x00"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return float(value)
+    return value
 
 
 class Documents:
-    """Read-only access, from any number of threads, over one connection that is opened at once."""
+    """Read-only access, from any number of threads, over one connection.
 
-    def __init__(self, path: Path) -> None:
+    `check` compares the whole file with its checksum, once. It is called before an answer that no checksum of a row
+    can vouch for: that a docno is not there, or which documents have some value.
+    """
+
+    def __init__(self, path: Path, check: Callable[[], None]) -> None:
         try:
             self._connection = sqlite3.connect(
                 f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
-        except sqlite3.OperationalError as error:
-            raise DamagedIndexError(f"{path} cannot be opened ({error})") from error
+            columns = {row[1] for row in self._connection.execute("PRAGMA table_info(documents)")}
+        except sqlite3.Error as error:
+            raise DamagedIndexError(f"{path} cannot be opened ({error}): {REMEDY}") from error
+        self._path = path
+        self._check = check
+        self._checked = False
+        self._has_checksums = "checksum" in columns  # since version 3
+        if not self._has_checksums:
+            self.check()
         self._lock = threading.Lock()
 
+    def check(self) -> None:
+        if not self._checked:
+            self._check()
+            self._checked = True
+
     def docnos(self, numbers: Sequence[int]) -> list[str]:
+        if len(numbers) <= _FEW:
+            return [document.docno for document in self.get(numbers)]
+        self.check()  # once, rather than every text each time
         found = self._select("number, docno", numbers)
         return [found[number][1] for number in numbers]
 
     def get(self, numbers: Sequence[int]) -> list[StoredDocument]:
-        found = self._select("number, docno, text, metadata", numbers)
-        return [
-            StoredDocument(docno, text, json.loads(packed))
-            for _, docno, text, packed in map(found.__getitem__, numbers)
-        ]
+        checksum = ", checksum" if self._has_checksums else ""
+        found = self._select(f"number, docno, text, metadata{checksum}", numbers)
+        documents = []
+        for number in numbers:
+            try:
+                _, docno, text, packed, *written = found[number]
+                if written and written[0] != row_checksum(docno, text, packed):
+                    raise ValueError
+                documents.append(StoredDocument(docno, text, json.loads(packed)))
+            except (KeyError, ValueError, TypeError, AttributeError) as error:
+                raise DamagedIndexError(f"{self._path} was altered (document {number}): {REMEDY}") from error
+        return documents
 
     def number(self, docno: str) -> int | None:
+        """The number of a docno; None, which is certain, if there is no such document."""
         rows = self._rows("SELECT number FROM documents WHERE docno = ?", (docno,))
-        return int(rows[0][0]) if rows else None
+        if not rows:
+            self.check()
+            return None
+        number = int(rows[0][0])
+        if self._has_checksums and self.get([number])[0].docno != docno:
+            raise DamagedIndexError(f"{self._path} was altered (docno {docno!r}): {REMEDY}")
+        return number
+
+    def count(self) -> int:
+        return int(self._rows("SELECT count(*) FROM documents", ())[0][0])
+
+    def cut(self) -> dict[int, int]:
+        """Documents that were longer than the encoder takes, and by how many tokens. Versions 1 and 2 do not tell."""
+        self.check()
+        if not self._has_checksums:
+            return {}
+        return dict(self._rows("SELECT number, cut FROM documents WHERE cut > 0", ()))
+
+    def numbers_where(self, condition: str, values: Sequence[Stored]) -> list[int]:
+        """Documents with a fact that meets an SQL condition on key and value. The condition is ours, the values not."""
+        if not self._has_checksums:
+            raise SecateursError(f"{self._path} is of a version without filters: compact the index first")
+        self.check()
+        statement = f"SELECT number FROM facts WHERE key = (SELECT id FROM keys WHERE key = ?) AND {condition}"
+        return [row[0] for row in self._rows(statement, values)]
+
+    def numbers_of(self, docnos: Iterable[str]) -> list[int]:
+        return [number for docno in docnos if (number := self.number(docno)) is not None]
 
     def _select(self, columns: str, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         found = {}
@@ -91,5 +199,15 @@ class Documents:
         return found
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with self._lock:
-            return self._connection.execute(statement, values).fetchall()
+        try:
+            with self._lock:
+                return self._connection.execute(statement, values).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise DamagedIndexError(f"{self._path} cannot be read ({error}): {REMEDY}") from error
+
+
+def row_checksum(docno: str, text: str, packed: str) -> int:
+    checksum = 0
+    for field in (docno, text, packed):
+        checksum = zlib.crc32(field.encode() + b"\0", checksum)
+    return checksum

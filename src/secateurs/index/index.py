@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cached_property, reduce
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from .. import explain as explaining
 from .. import search as searching
@@ -16,15 +15,20 @@ from ..corpus import OnBad, count_documents, read_places
 from ..encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ..errors import EncoderMismatchError, SecateursError, UsageError
 from ..frequencies import Frequencies
-from ..gather import GATHERERS
-from ..gather.files import FILES_OF
 from ..importance import Order
 from ..records import Document, EncodedText, Ranking, SearchSettings
 from ..version import __version__
-from .building import build_folder, check_target, write_segment
+from .building import Recipe, write_segment
+from .checking import check_snapshot
+from .compaction import live_documents
 from .segments import Segment
-from .storage import Manifest, SegmentRecord, check_files, segment_folder
+from .snapshot import Snapshot
+from .storage import SEGMENTS, Manifest
 from .stores import DEFAULT_STORE
+from .target import build_folder, check_target
+from .writing import Changes, Writer, writing
+
+_T = TypeVar("_T")
 
 
 class Index:
@@ -37,7 +41,7 @@ class Index:
     def __init__(self, path: str | Path, encoder: Encoder | None = None) -> None:
         """Open an index. Its own encoder is loaded by the first search with text, unless one is given here."""
         self.path = Path(path)
-        self.manifest, self.segments = _open_snapshot(self.path)
+        self.snapshot = Snapshot.open(self.path)
         if encoder is not None:
             self._check_encoder(encoder)
         self._encoder = encoder
@@ -75,13 +79,87 @@ class Index:
         items, total = _with_places(documents, on_bad)
 
         def fill(folder: Path) -> Manifest:
-            segment = segment_folder(folder, uuid.uuid4().hex[:12])  # a name no open reader can mistake for its own
-            record, dim = write_segment(segment, items, loaded, store, gather, total, progress, on_bad)
+            recipe = Recipe(store, tuple(dict.fromkeys(gather)))
+            segment = folder / SEGMENTS / uuid.uuid4().hex[:12]  # a name no open reader can mistake for its own
+            made = write_segment(segment, items, loaded, recipe, total=total, progress=progress, on_bad=on_bad)
             spec = loaded.spec if loaded is not None else {"kind": "precomputed"}
-            return Manifest(dim, store, dict(spec), (record,), f"secateurs {__version__}")
+            return Manifest(
+                dim=made.dim,
+                store=store,
+                gather=recipe.gather,
+                encoder=dict(spec),
+                codebook=made.codebook.write(folder),
+                segments=(made.record,),
+                written_by=f"secateurs {__version__}",
+            )
 
         build_folder(Path(path), fill)
         return cls(path, loaded)
+
+    def add(
+        self,
+        documents: str | Path | Iterable[Document | Mapping[str, Any]],
+        *,
+        progress: bool | None = None,
+        on_bad: OnBad | None = None,
+    ) -> Changes:
+        """Add documents, as `build` takes them. They are searchable, and safe on disk, when this returns.
+
+        A docno that is there already is an error, and then nothing is added; with `on_bad` that document is skipped.
+        """
+        return self._add(documents, progress, on_bad, replacing=False)
+
+    def update(
+        self,
+        documents: str | Path | Iterable[Document | Mapping[str, Any]],
+        *,
+        progress: bool | None = None,
+        on_bad: OnBad | None = None,
+    ) -> Changes:
+        """Add documents, each in place of the one that has its docno, if there is one. All in one step."""
+        return self._add(documents, progress, on_bad, replacing=True)
+
+    def delete(self, docnos: str | Iterable[str]) -> Changes:
+        """Delete documents. Docnos that are not there come back as `missing`."""
+        wanted = [docnos] if isinstance(docnos, str) else list(docnos)
+        for docno in wanted:
+            if not isinstance(docno, str):
+                raise UsageError(f"a docno is a text, not {docno!r}")
+        return self._write(lambda writer: writer.delete(wanted))
+
+    def compact(self, *, progress: bool | None = None) -> None:
+        """Rewrite everything that is not deleted as one segment, with cells learnt anew. Rankings may improve a little.
+
+        Nobody has to call this: changes rewrite what needs it, see docs/living-index.md.
+        """
+        self._write(lambda writer: writer.compact(), progress)
+
+    def refresh(self) -> bool:
+        """Go on to the newest state, if another process or Index has changed it; say whether it had."""
+        earlier = self.snapshot
+        newest = Snapshot.open(self.path, earlier)
+        if newest.manifest == earlier.manifest:
+            return False
+        self.snapshot = newest
+        return True
+
+    def _add(
+        self,
+        documents: str | Path | Iterable[Document | Mapping[str, Any]],
+        progress: bool | None,
+        on_bad: OnBad | None,
+        replacing: bool,
+    ) -> Changes:
+        encoder = None if self.manifest.encoder["kind"] == "precomputed" else self.encoder
+        items, _ = _with_places(documents, on_bad)
+        return self._write(lambda writer: writer.add(items, encoder, on_bad, replacing), progress)
+
+    def _write(self, change: Callable[[Writer], _T], progress: bool | None = False) -> _T:
+        with writing(self.path, self.snapshot, progress) as writer:
+            try:
+                return change(writer)
+            finally:
+                self.snapshot = writer.snapshot
 
     def search(
         self,
@@ -94,12 +172,15 @@ class Index:
         nprobe: int | None = SearchSettings.nprobe,
         candidates: int | None = SearchSettings.candidates,
         effort: str = SearchSettings.effort,
+        where: str | None = SearchSettings.where,
+        frequencies: str = SearchSettings.frequencies,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
-        `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. One thread.
+        `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. `where` is a filter
+        on the metadata, such as "year >= 2020 and lang = 'en'"; docs/living-index.md has its language. One thread.
         """
-        settings = SearchSettings(k, p, order, gather, k_prime, nprobe, candidates, effort)
+        settings = SearchSettings(k, p, order, gather, k_prime, nprobe, candidates, effort, where, frequencies)
         return searching.search(self, query, settings)
 
     def search_many(
@@ -120,38 +201,35 @@ class Index:
         """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
         return explaining.explain(self, query, docno, _settings(settings))
 
+    @property
+    def manifest(self) -> Manifest:
+        return self.snapshot.manifest
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.snapshot.segments
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """Token frequencies of the whole collection."""
+        return self.snapshot.frequencies
+
+    @property
+    def prepared(self) -> tuple[str, ...]:
+        """The ways of gathering that this index can do, the default first."""
+        return self.snapshot.prepared
+
     def __len__(self) -> int:
-        return sum(len(segment) for segment in self.segments)
+        return len(self.snapshot)
 
     def __contains__(self, docno: str) -> bool:
-        return any(segment.documents.number(docno) is not None for segment in self.segments)
+        return self.snapshot.find(docno) is not None
 
     def get(self, docno: str) -> Document:
         """The stored document of that docno."""
-        segment, number = self.locate(docno)
+        snapshot = self.snapshot
+        segment, number = snapshot.place(snapshot.number(docno))
         return Document(*segment.documents.get([number])[0])
-
-    def locate(self, docno: str) -> tuple[Segment, int]:
-        """The segment a document is in, and its number there."""
-        for segment in self.segments:
-            number = segment.documents.number(docno)
-            if number is not None:
-                return segment, number
-        raise SecateursError(f"no document {docno!r} in {self.path}")
-
-    @cached_property
-    def frequencies(self) -> Frequencies:
-        """Token frequencies of the whole collection."""
-        return reduce(Frequencies.__add__, (segment.frequencies for segment in self.segments))
-
-    @cached_property
-    def prepared(self) -> tuple[str, ...]:
-        """The ways of gathering that this index can do, the default first."""
-        return tuple(
-            name
-            for name in GATHERERS
-            if all(_has_files(record, FILES_OF.get(name, ())) for record in self.manifest.segments)
-        )
 
     @property
     def encoder(self) -> Encoder:
@@ -190,30 +268,38 @@ class Index:
             return f"#{token_id}"
         return self.encoder.token_text(token_id)
 
+    def documents(self) -> Iterator[Document]:
+        """Every document with its stored embeddings: to export, or to build another index from with encoder=None."""
+        return live_documents(self.snapshot)
+
     def info(self) -> dict[str, Any]:
         """What the index is and holds, in plain values."""
-        records = self.manifest.segments
-        sizes = [size["bytes"] for record in records for size in record.files.values()]
+        snapshot = self.snapshot
+        manifest = snapshot.manifest
+        gone = [record.deletions for record in manifest.segments if record.deletions is not None]
+        files = [manifest.codebook.files] if manifest.codebook.name is not None else []
+        files += [record.files for record in manifest.segments] + [record.files for record in gone]
         return {
             "path": str(self.path),
-            "documents": sum(record.documents for record in records),
-            "embeddings": sum(record.embeddings for record in records),
-            "cut_documents": sum(record.cut_documents for record in records),
-            "token_types": len(self.frequencies.token_ids),
-            "dim": self.manifest.dim,
-            "store": self.manifest.store,
-            "gather": list(self.prepared),
-            "encoder": dict(self.manifest.encoder),
-            "bytes": sum(sizes),
-            "segments": len(records),
-            "format_version": self.manifest.format_version,
-            "written_by": self.manifest.written_by,
+            "documents": len(snapshot),
+            "embeddings": sum(record.live_embeddings for record in manifest.segments),
+            "cut_documents": sum(r.cut_documents for r in manifest.segments) - sum(r.cut_documents for r in gone),
+            "token_types": len(snapshot.frequencies.token_ids),
+            "dim": manifest.dim,
+            "store": manifest.store,
+            "gather": list(snapshot.prepared),
+            "encoder": dict(manifest.encoder),
+            "bytes": sum(size["bytes"] for some in files for size in some.values()),
+            "segments": len(manifest.segments),
+            "deleted_documents": sum(record.documents for record in gone),
+            "commit": manifest.commit,
+            "format_version": manifest.format_version,
+            "written_by": manifest.written_by,
         }
 
     def check(self) -> None:
-        """Read every byte of the index and raise if one differs from what was written."""
-        for segment in self.segments:
-            check_files(segment.folder, segment.record, every_byte=True)
+        """Read every byte of the index and raise if one differs from what was written, or two parts disagree."""
+        check_snapshot(self.snapshot)
 
     def _check_encoder(self, encoder: Encoder) -> None:
         stored = self.manifest.encoder
@@ -230,21 +316,6 @@ class Index:
             )
 
 
-def _open_snapshot(path: Path) -> tuple[Manifest, tuple[Segment, ...]]:
-    """The manifest and the segments it names. A writer may replace them in between: then the new ones are opened."""
-    manifest = Manifest.read(path)
-    while True:
-        try:
-            return manifest, tuple(
-                Segment(segment_folder(path, record.name), record, manifest.store) for record in manifest.segments
-            )
-        except (SecateursError, OSError):
-            newer = Manifest.read(path)
-            if newer == manifest:
-                raise
-            manifest = newer
-
-
 def _origin(spec: Mapping[str, Any]) -> str:
     return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
 
@@ -255,10 +326,6 @@ def _settings(given: Mapping[str, Any]) -> SearchSettings:
         if name not in known:
             raise UsageError(f"there is no search setting {name!r}: there are {', '.join(known)}")
     return SearchSettings(**given)
-
-
-def _has_files(record: SegmentRecord, names: Iterable[str]) -> bool:
-    return record.embeddings == 0 or all(name in record.files for name in names)
 
 
 def _with_places(

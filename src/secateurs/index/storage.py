@@ -1,26 +1,34 @@
-"""An index on disk, format version 2. Version 1 had neither cells nor residual4, and is read like it.
+"""An index on disk, format version 3. Versions 1 and 2 are read as well, and rewritten as 3 by the first change.
 
     demo.sec/
       manifest.json             what is in the index; written last, so a folder without it is not an index
+      manifest.copy.json        the same again, for `secateurs check --repair`
       write.lock                empty; whoever changes the index holds it
-      segments/1f0c9a72b3d4/    a random name; never changed once the manifest names it
+      codebooks/0b7d41c2e9aa/   what rows and cells mean; shared by all segments
+        centre.npy              (dim,) float32: what int8 rows are relative to
+        cell_centroids.npy      (cells, width) int8: gather="cells" and store residual4
+        levels.npy              (16,) int8: store residual4
+      segments/1f0c9a72b3d4/    some documents; ids are random, and a folder is never changed once a manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
         blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
         offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
         token_ids.npy           (embeddings,) int32
         token_kinds.npy         (embeddings,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
-        centre.npy              (dim,) float32, stores int8 and residual4
-        levels.npy              (16,) int8, store residual4
+        documents.sqlite        docno, text, metadata, and the metadata's values to filter by
         embedding_cells.npy     (embeddings,) uint32, store residual4
-        documents.sqlite        docno, text, metadata
-        cell_*.npy              gather="cells" and store residual4: see gather/cells.py
+        cell_offsets.npy, cell_documents.npy    gather="cells", see gather/cells.py
         faiss.index             gather="faiss"
+      deletions/5e90aa318c2f/   which documents of one segment are gone
+        numbers.npy             (deleted,) int32, ascending
+        frequencies.npy         (3, types) int64, as above: what they no longer count
+
+In versions 1 and 2 there is one segment, and the codebook's files are in its folder.
 
 manifest.json holds the format version, the encoder's name and fingerprint, counts, and per file its size and CRC-32;
-its last field is a checksum of itself. Opening checks the manifest, every file's size, and the bytes of every file but
-the largest: embeddings are checked block by block, the first time a block is read, token_ids.npy and the files of a
-way of gathering when they are first used.
+its last field is a checksum of itself. Opening checks the manifest, every file's size, and the bytes of the small
+files. The rest is checked when it is used: embeddings block by block, a document when it is fetched, other files whole
+the first time.
 """
 
 from __future__ import annotations
@@ -28,190 +36,191 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
-import zlib
+import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import chain
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..errors import DamagedIndexError, SecateursError
-from ..gather.files import CELLS_OF_EMBEDDINGS, FILES_OF
-from ..simd import compiled
+from ..gather.files import CENTROIDS, FILES_OF
 
 FORMAT = "secateurs-index"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
-LOCK = "write.lock"
-BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
-_CHUNK = 1 << 20
-_CHECKED_WHEN_USED = frozenset({"embeddings.npy", "token_ids.npy", CELLS_OF_EMBEDDINGS, *chain(*FILES_OF.values())})
-_REMEDY = "restore it from a copy, or index again"
+MANIFEST_COPY = "manifest.copy.json"
+SEGMENTS, CODEBOOKS, DELETIONS = PARTS = ("segments", "codebooks", "deletions")
+OF_CODEBOOK = ("centre.npy", CENTROIDS, "levels.npy")
+REMEDY = "restore it from a copy, or try  secateurs check --repair"
+
+_HEADER = re.compile(rb"\{'descr': '([<|]\w\d)', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n")
+
+Files: TypeAlias = Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
+
+
+@dataclass(frozen=True)
+class CodebookRecord:
+    name: str | None  # None in versions 1 and 2, where the files are in the segment's folder
+    embeddings: int  # that it was learnt from
+    step: float | None  # width of one integer step; None if nothing is int8
+    spread: float  # mean squared distance of those embeddings from their cells' centroids, in steps
+    files: Files
+
+
+@dataclass(frozen=True)
+class DeletionsRecord:
+    name: str
+    documents: int
+    embeddings: int
+    cut_documents: int
+    files: Files
 
 
 @dataclass(frozen=True)
 class SegmentRecord:
-    """One segment as the manifest knows it."""
+    """One segment as the manifest knows it. Counts include what was deleted later."""
 
     name: str
     documents: int
     embeddings: int
     cut_documents: int  # documents longer than the encoder takes
-    step: float | None  # stores int8 and residual4: width of one integer step
-    files: Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
+    files: Files
     block_rows: int = 1024  # rows under one checksum; what older indexes have, where it was not written down
     reach: tuple[float, float] | None = None  # longest embedding, largest distance from the centre; older indexes: None
+    spread: float = 0.0  # as in the codebook, of this segment's embeddings
+    clipped: float = 0.0  # share of values that did not fit into int8
+    unit: bool = True  # every embedding has length 1
+    deletions: DeletionsRecord | None = None
+
+    @property
+    def live_documents(self) -> int:
+        return self.documents - (self.deletions.documents if self.deletions else 0)
+
+    @property
+    def live_embeddings(self) -> int:
+        return self.embeddings - (self.deletions.embeddings if self.deletions else 0)
 
 
 @dataclass(frozen=True)
 class Manifest:
     dim: int
     store: str
+    gather: tuple[str, ...]  # what is prepared
     encoder: Mapping[str, Any]
+    codebook: CodebookRecord
     segments: tuple[SegmentRecord, ...]
     written_by: str
+    commit: int = 0  # counts changes
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
-        """All or nothing: a new file, synced, then renamed over the old one."""
-        fields = asdict(self)
-        fields["checksum"] = _checksum(fields)
-        new = folder / f"{MANIFEST}.new"
-        with new.open("w", encoding="utf-8") as file:
-            json.dump(fields, file, indent=2, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(folder / MANIFEST)
-        sync_folder(folder)
+        """All or nothing: a new file, synced, then renamed over the old one. The copy follows."""
+        content = asdict(self)
+        content["checksum"] = _checksum(content)
+        packed = json.dumps(content, indent=2, ensure_ascii=False).encode()
+        for name in (MANIFEST, MANIFEST_COPY):
+            new = folder / f"{name}.new"
+            with new.open("wb") as file:
+                file.write(packed)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(folder / name)
+            sync_folder(folder)
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
-        path = folder / MANIFEST
+    def read(cls, folder: Path, name: str = MANIFEST) -> Manifest:
+        path = folder / name
         if not folder.is_dir():
             raise SecateursError(f"there is no index at {folder}: make one with  secateurs index CORPUS {folder}")
         if not path.is_file():
-            raise SecateursError(f"{folder} is not an index: it has no {MANIFEST}")
+            raise SecateursError(f"{folder} is not an index: it has no {name}")
         try:
-            fields = json.loads(path.read_bytes())
-            if fields["format"] != FORMAT:
-                raise ValueError(f"format is {fields['format']!r}")
-            version = int(fields["format_version"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise DamagedIndexError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+            content = json.loads(path.read_bytes())
+            if content["format"] != FORMAT:
+                raise ValueError(f"format is {content['format']!r}")
+            version = int(content["format_version"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DamagedIndexError(f"{path} cannot be read ({error}): {REMEDY}") from error
         if version > FORMAT_VERSION:
             raise SecateursError(
                 f"{folder} has index format {version}; this secateurs reads up to {FORMAT_VERSION}: "
                 "pip install --upgrade secateurs"
             )
-        if fields.pop("checksum", None) != _checksum(fields):
-            raise DamagedIndexError(f"{path} was altered (checksum differs): {_REMEDY}")
-        fields["segments"] = tuple(SegmentRecord(**segment) for segment in fields["segments"])
-        return cls(**fields)
+        if content.pop("checksum", None) != _checksum(content):
+            raise DamagedIndexError(f"{path} was altered (checksum differs): {REMEDY}")
+        return cls._from_version_2(content) if version < 3 else cls._from_content(content)
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any]) -> Manifest:
+        segments = [
+            SegmentRecord(**(segment | {"deletions": deletions and DeletionsRecord(**deletions)}))
+            for segment in content["segments"]
+            for deletions in [segment["deletions"]]
+        ]
+        codebook = CodebookRecord(**content["codebook"])
+        return cls(**content | {"codebook": codebook, "segments": tuple(segments), "gather": tuple(content["gather"])})
+
+    @classmethod
+    def _from_version_2(cls, content: dict[str, Any]) -> Manifest:
+        known = {field.name for field in fields(SegmentRecord)}
+        (segment,) = content["segments"]
+        record = SegmentRecord(**{name: value for name, value in segment.items() if name in known})
+        files = {name: record.files[name] for name in OF_CODEBOOK if name in record.files}
+        gather = tuple(name for name, needed in FILES_OF.items() if set(needed) <= set(record.files))
+        codebook = CodebookRecord(None, record.embeddings, segment["step"], 0.0, files)
+        return cls(**content | {"codebook": codebook, "segments": (record,), "gather": gather})
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """(part, name) of every folder that belongs to this state of the index."""
+        if self.codebook.name is not None:
+            yield CODEBOOKS, self.codebook.name
+        for record in self.segments:
+            yield SEGMENTS, record.name
+            if record.deletions is not None:
+                yield DELETIONS, record.deletions.name
 
 
-def segment_folder(folder: Path, name: str) -> Path:
-    return folder / "segments" / name
+def codebook_folder(folder: Path, manifest: Manifest) -> Path:
+    if manifest.codebook.name is None:
+        return folder / SEGMENTS / manifest.segments[0].name
+    return folder / CODEBOOKS / manifest.codebook.name
 
 
-def describe_files(folder: Path) -> dict[str, dict[str, int]]:
-    """Size and CRC-32 of every file of a finished segment, which are synced to disk on the way."""
-    described = {}
-    for path in sorted(folder.iterdir()):
+def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
+    """An .npy file to be filled, mapped into memory. Its space is taken at once.
+
+    A full disk would otherwise show when a page is written back, and that kills the process.
+    """
+    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+    if hasattr(os, "posix_fallocate"):
         with path.open("rb+") as file:
-            os.fsync(file.fileno())
-        described[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
-    sync_folder(folder)
-    sync_folder(folder.parent)
-    return described
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return array
 
 
-def check_files(folder: Path, record: SegmentRecord, every_byte: bool) -> None:
-    """Raise if a file of the segment is missing or cut short, or altered; files checked when used, if `every_byte`."""
-    for name, expected in record.files.items():
-        path = folder / name
-        if not path.is_file():
-            raise DamagedIndexError(f"{path} is missing: {_REMEDY}")
-        size = path.stat().st_size
-        if size != expected["bytes"]:
-            raise DamagedIndexError(f"{path} has {size} bytes instead of {expected['bytes']}: {_REMEDY}")
-        if every_byte or name not in _CHECKED_WHEN_USED:
-            check_bytes(folder, record, name)
+def open_array(path: Path) -> NDArray[Any]:
+    """An .npy file, mapped into memory.
 
-
-def check_bytes(folder: Path, record: SegmentRecord, name: str) -> None:
-    """Raise if a file of the segment is not byte for byte what was written."""
-    try:
-        altered = _crc32(folder / name) != record.files[name]["crc32"]
-    except FileNotFoundError as error:
-        raise SecateursError(
-            f"{folder / name} is gone: the index was replaced while it was open, open it again"
-        ) from error
-    if altered:
-        raise DamagedIndexError(f"{folder / name} was altered (checksum differs): {_REMEDY}")
-
-
-def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
-    starts = range(0, len(rows), BLOCK_ROWS)
-    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].data) for start in starts], dtype=np.uint32)
-
-
-class CheckedRows:
-    """Embeddings on disk whose blocks are checked the first time they are about to be read."""
-
-    def __init__(self, path: Path, checksums: NDArray[np.uint32], block_rows: int) -> None:
-        self.rows: NDArray[Any] = np.load(path, mmap_mode="r")
-        self._path = path
-        self._checksums = checksums
-        self._block_rows = block_rows
-        self._unchecked = np.ones(len(checksums), dtype=bool)
-
-    def check(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
-        if _all_known(starts, ends, self._block_rows, self._unchecked):
-            return
-        first, last = starts // self._block_rows, (ends - 1) // self._block_rows
-        count = np.where(starts < ends, last - first + 1, 0)
-        before = np.cumsum(count) - count
-        wanted = np.repeat(first - before, count) + np.arange(count.sum())
-        for block in np.unique(wanted[self._unchecked[wanted]]):
-            rows = self.rows[block * self._block_rows : (block + 1) * self._block_rows]
-            if zlib.crc32(rows.data) != self._checksums[block]:
-                raise DamagedIndexError(f"{self._path} was altered (rows from {block * self._block_rows}): {_REMEDY}")
-            self._unchecked[block] = False
-
-
-@compiled
-def _all_known(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], block_rows: int, unchecked: NDArray[np.bool_]
-) -> bool:
-    """Whether no block of these rows is still to be checked: nearly always so, and asked by every search."""
-    for i in range(len(starts)):
-        if starts[i] < ends[i]:
-            for block in range(starts[i] // block_rows, (ends[i] - 1) // block_rows + 1):
-                if unchecked[block]:
-                    return False
-    return True
-
-
-@contextmanager
-def write_lock(folder: Path) -> Iterator[None]:
-    """One writer at a time. The system takes the lock from a process that dies."""
-    with (folder / LOCK).open("w") as file:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    np.load parses the header with `ast`, which in Python 3.11 is not safe while other threads do the same. Also, of a
+    file that has been tampered with nothing should be believed.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(10)[8:], "little")
+        match = _HEADER.fullmatch(file.read(length))
+    if match is None:
+        raise DamagedIndexError(f"{path} was altered (in its header): {REMEDY}")
+    dtype = np.dtype(match[1].decode())
+    shape = tuple(int(size) for size in match[2].split(b",") if size.strip())
+    size = int(np.prod(shape)) * dtype.itemsize
+    if 10 + length + size != path.stat().st_size:
+        raise DamagedIndexError(f"{path} was altered (its header does not fit its size): {REMEDY}")
+    if size == 0:  # nothing to map
+        return np.empty(shape, dtype)
+    return np.asarray(np.memmap(path, dtype, "r", 10 + length, shape))  # a plain array: one type for the kernels
 
 
 def sync_folder(folder: Path) -> None:
@@ -225,13 +234,5 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _crc32(path: Path) -> int:
-    checksum = 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum = zlib.crc32(chunk, checksum)
-    return checksum
-
-
-def _checksum(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+def _checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

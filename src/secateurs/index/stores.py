@@ -64,6 +64,11 @@ class Int8Store:
         reach = float(np.quantile(spread, 0.9999)) if spread.size else 0.0
         return cls(centre.astype(np.float32), max(reach, 1e-6) / 127)
 
+    def is_near(self, other: Int8Store) -> bool:
+        """Whether either would do in place of the other: about the same step, and centres a few steps apart."""
+        apart = float(np.abs(self.centre - other.centre).max(initial=0))
+        return 0.8 <= self.step / other.step <= 1.25 and apart <= 8 * self.step
+
     def encode(self, embeddings: NDArray[np.float32]) -> NDArray[np.int8]:
         steps = np.rint((embeddings - self.centre) * np.float32(1 / self.step))
         rows: NDArray[np.int8] = np.clip(steps, -127, 127).astype(np.int8)

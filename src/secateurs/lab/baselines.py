@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from ..errors import SecateursError, UsageError, require
 from ..index.index import Index
-from .stored import stored_texts, stored_vectors
 from .sweeps import DEPTH
 from .systems import Outcome, Query, Settings, System
 
@@ -35,7 +34,7 @@ def baseline_systems(index: Index, names: Sequence[str], k: int = DEPTH) -> list
     for given in names:
         name, colon, argument = given.partition(":")
         if name in ("bm25", "bm25+maxsim", "quit"):
-            words = words or Words(*stored_texts(index))
+            words = words or Words(*_texts(index))
         if name == "bm25" and not colon:
             made.append(BM25(_words(words), k))
         elif name == "bm25+maxsim":
@@ -202,8 +201,15 @@ class SingleVector:
 
 def mean_embedding(index: Index, k: int = DEPTH) -> SingleVector:
     """The mean of the token embeddings: what is left of late interaction if a text has one vector."""
-    docnos, vectors = stored_vectors(index)
-    return SingleVector("mean", docnos, vectors, lambda query: query.encoded.embeddings.mean(axis=0), k)
+    docnos, means = [], []
+    for document in index.documents():
+        assert document.encoded is not None
+        docnos.append(document.docno)
+        # A document without a token has no mean, and is like nothing.
+        means.append(document.encoded.embeddings.sum(axis=0) / max(len(document.encoded), 1))
+    return SingleVector(
+        "mean", docnos, np.array(means, dtype=np.float32), lambda query: query.encoded.embeddings.mean(axis=0), k
+    )
 
 
 def dense(index: Index, model: str, k: int = DEPTH) -> SingleVector:
@@ -213,13 +219,18 @@ def dense(index: Index, model: str, k: int = DEPTH) -> SingleVector:
         encoder = library.SentenceTransformer(model)
     except (OSError, ValueError) as error:
         raise SecateursError(f"sentence-transformers cannot load {model!r}: {error}") from error
-    docnos, texts = stored_texts(index)
+    docnos, texts = _texts(index)
     vectors = np.asarray(encoder.encode(list(texts), show_progress_bar=False), dtype=np.float32)
 
     def encode(query: Query) -> NDArray[np.float32]:
         return np.asarray(encoder.encode([query.text], show_progress_bar=False)[0], dtype=np.float32)
 
     return SingleVector(f"dense:{model}", docnos, vectors, encode, k)
+
+
+def _texts(index: Index) -> tuple[list[str], list[str]]:
+    documents = [(document.docno, document.text) for document in index.documents()]
+    return [docno for docno, _ in documents], [text for _, text in documents]
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,10 +79,10 @@ def synthetic() -> Made:
     return Made(documents, Topics(queries, qrels, encoded), needs_encoder=False)
 
 
-def standard_library(step: int = 5, most_queries: int = 150) -> Made:
+def standard_library(step: int = 10, most_queries: int = 100) -> Made:
     documents: list[Document] = []
     sources: dict[str, dict[str, int]] = {}
-    for item in documentation()[::step]:
+    for item in _documentation()[::step]:
         signature, _, text = item["text"].partition(": ")
         first, stop, rest = text.partition(". ")
         if stop and min(len(first.split()), len(rest.split())) >= _FEWEST_WORDS:
@@ -90,6 +91,11 @@ def standard_library(step: int = 5, most_queries: int = 150) -> Made:
     named = {f"q{number:04}": (first, docnos) for number, (first, docnos) in enumerate(sorted(sources.items()))}
     topics = Topics({qid: one[0] for qid, one in named.items()}, {qid: one[1] for qid, one in named.items()})
     return Made(documents, topics.sample(most_queries), needs_encoder=True)
+
+
+@cache
+def _documentation() -> list[dict[str, str]]:
+    return documentation()
 
 
 def _noisy(random: np.random.RandomState, vectors: NDArray[np.float64], noise: float) -> NDArray[np.float64]:

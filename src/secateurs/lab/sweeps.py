@@ -56,6 +56,9 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
 def parse_settings(text: str) -> dict[str, Any]:
     """One value for each name: "gather=exhaustive p=all"."""
     given: dict[str, Any] = {}
+    text, condition, where = text.partition("where=")  # a condition has spaces in it, so it comes last
+    if condition:
+        given["where"] = where.strip()
     for word in text.split():
         name, values = parse_sweep(word)
         if len(values) != 1 or name in given:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..corpus import IR_DATASETS
 from ..errors import SecateursError, UsageError, require
-from ..queries import read_queries
+from ..queries import read_lines, read_queries
 from ..records import EncodedText
 
 
@@ -86,14 +86,8 @@ def _qrels(source: str) -> Iterator[tuple[str, str, int]]:
 
 def columns(path: Path, count: int, meaning: str) -> Iterator[tuple[str, list[str]]]:
     """(place, words) of each line of a TREC file, where every line has so many words."""
-    if not path.is_file():
-        raise SecateursError(f"there is no file {path}")
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        place = f"{path}, line {number}"
-        try:
-            words = line.decode("utf-8").split()
-        except UnicodeDecodeError as error:
-            raise SecateursError(f"{place}: not UTF-8 ({error.reason})") from error
+    for number, line in enumerate(read_lines(str(path)), start=1):
+        place, words = f"{path}, line {number}", line.split()
         if not words:
             continue
         if len(words) != count:

@@ -1,0 +1,274 @@
+"""Does an index survive everything? Run for as long as you like; tests/test_crash.py runs a little of it.
+
+    python tests/soak.py --minutes 10
+
+Processes change an index and are killed (SIGKILL) at random moments, at every step of a change, and by a full disk;
+files are damaged; readers look on. After each event the index must open at the last committed state, with every
+document of it found, and after the next change nothing may be left over. Prints how often what was done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from conftest import random_text
+
+from secateurs import Document, Index, SecateursError
+from secateurs.index.storage import PARTS
+
+VERBS = ("add", "update", "delete", "compact", "build")
+State = dict[str, int]  # docno -> the seed of its content
+_fork = multiprocessing.get_context("fork")  # what is compiled and imported already need not be again
+
+
+def document(docno: str, seed: int) -> Document:
+    return Document(docno, f"{docno} {seed}", {"seed": seed}, random_text(np.random.default_rng(seed), 3 + seed % 5))
+
+
+def plan(rng: random.Random, state: State, verb: str | None = None) -> tuple[str, State, State]:
+    """A change: verb, the documents it is given, and the state after it."""
+    verb = verb or rng.choice(VERBS)
+    count = rng.randint(1, 12)
+    if verb == "delete" and state:
+        given = {docno: state[docno] for docno in rng.sample(sorted(state), min(count, len(state)))}
+        return verb, given, {docno: seed for docno, seed in state.items() if docno not in given}
+    if verb == "add":
+        given = {f"n{rng.randrange(10**9)}": rng.randrange(10**6) for _ in range(count)}
+        return verb, given, state | given
+    if verb == "build":
+        given = {f"b{i}": rng.randrange(10**6) for i in range(4 * count)}
+        return verb, given, given
+    if verb == "update" and state:
+        given = {docno: rng.randrange(10**6) for docno in rng.sample(sorted(state), min(count, len(state)))}
+        given |= {f"n{rng.randrange(10**9)}": rng.randrange(10**6)}
+        return verb, given, state | given
+    return "compact", {}, state
+
+
+def carry_out(path: Path, verb: str, given: State) -> None:
+    documents = [document(docno, seed) for docno, seed in given.items()]
+    if verb == "build":
+        Index.build(path, documents, encoder=None, gather=("cells", "faiss"), overwrite=True)
+        return
+    index = Index(path)
+    if verb == "delete":
+        index.delete(given)
+    elif verb == "compact":
+        index.compact()
+    else:
+        getattr(index, verb)(documents)
+
+
+def verify(path: Path, *possible: State) -> State:
+    """The state the index is in: one of these, whole, and every document of it is found; else AssertionError."""
+    index = Index(path)
+    held = {item.docno: int(item.metadata["seed"]) for item in index.documents()}
+    assert held in possible, f"{len(held)} documents, which is no committed state"
+    index.check()
+    assert all(item.text == f"{item.docno} {held[item.docno]}" for item in index.documents())
+    for docno, seed in list(held.items())[:: 1 + len(held) // 8]:
+        expected = document(docno, seed)
+        assert expected.encoded is not None
+        for gather in ("cells", "exhaustive"):
+            hits = index.search(expected.encoded, k=3, gather=gather, nprobe=1000, candidates=10_000)
+            best = [hit.docno for hit in hits if hit.score >= hits[0].score - 0.05]
+            assert docno in best, f"{docno} is not found with gather={gather!r}"
+    return held
+
+
+def verify_nothing_is_left_over(path: Path) -> None:
+    index = Index(path)
+    there = {(part, folder.name) for part in PARTS for folder in (path / part).glob("*")}
+    assert there == set(index.manifest.named()), "something is left over"
+    assert {file.name for file in path.parent.iterdir()} <= {path.name, "journal"}, "something is left beside the index"
+    assert not list(path.glob("*.new"))
+
+
+def _work(path: Path, state: State, seed: int, journal: Path) -> None:
+    rng = random.Random(seed)
+    with journal.open("ab", buffering=0) as file:
+        while True:
+            verb, given, after = plan(rng, state)
+            file.write(json.dumps([verb, given, after]).encode() + b"\n")
+            carry_out(path, verb, given)
+            file.write(b"done\n")
+            state = after
+
+
+def kill_at_random(path: Path, state: State, rng: random.Random, counts: Counter[str]) -> State:
+    """Let a process change the index again and again, and kill it."""
+    journal = path.parent / "journal"
+    journal.write_bytes(b"")
+    process = _fork.Process(target=_work, args=(path, state, rng.randrange(10**9), journal))
+    process.start()
+    time.sleep(rng.uniform(0.005, 0.6))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    possible = [state]
+    for line in journal.read_bytes().split(b"\n")[:-1]:
+        if line == b"done":
+            del possible[:-1]
+            counts["changes"] += 1
+        else:
+            verb, _, after = json.loads(line)
+            possible.append(after)
+    if len(possible) > 1:
+        counts[f"killed during {verb}"] += 1
+    counts["kills"] += 1
+    return verify(path, *possible)
+
+
+def _die_at(step: int, path: Path, verb: str, given: State) -> None:
+    """Carry out a change, and be killed at the so-manieth time that something is about to reach the disk."""
+    left = [step]
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def instead(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **options)
+
+        return instead
+
+    os.fsync, os.rmdir, os.unlink = counted(os.fsync), counted(os.rmdir), counted(os.unlink)
+    Path.rename, Path.replace, Path.mkdir = map(counted, (Path.rename, Path.replace, Path.mkdir))  # type: ignore
+    np.save = counted(np.save)
+    carry_out(path, verb, given)
+    os._exit(0)
+
+
+def kill_at_every_step(path: Path, state: State, rng: random.Random, verb: str, counts: Counter[str]) -> State:
+    """Kill one change at its first step to the disk, then at its second, until it gets through."""
+    for step in range(10_000):
+        verb, given, after = plan(rng, state, verb)
+        process = _fork.Process(target=_die_at, args=(step, path, verb, given))
+        process.start()
+        process.join()
+        if process.exitcode == 0:
+            counts["changes"] += 1
+            return verify(path, after)
+        assert process.exitcode == -signal.SIGKILL, f"{verb} ended by itself: {process.exitcode}"
+        counts["kills"] += 1
+        counts[f"killed during {verb}"] += 1
+        state = verify(path, state, after)
+    raise AssertionError(f"{verb} never got through")
+
+
+def _limited(path: Path, verb: str, given: State, most: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    try:
+        carry_out(path, verb, given)
+    except (SecateursError, OSError):
+        os._exit(7)
+    except BaseException:
+        os._exit(8)
+    os._exit(0)
+
+
+def no_room(path: Path, state: State, rng: random.Random, counts: Counter[str]) -> State:
+    """Files may not grow beyond some size: the change fails with an error that says so, or it is done."""
+    verb, given, after = plan(rng, state)
+    process = _fork.Process(target=_limited, args=(path, verb, given, rng.choice((0, 100, 4096, 8192, 12_000, 30_000))))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, 7), f"{verb} without room: exit code {process.exitcode}"
+    counts["changes without room" if process.exitcode == 7 else "changes"] += 1
+    return verify(path, after if process.exitcode == 0 else state, state)
+
+
+def answers(path: Path) -> list[Any]:
+    index = Index(path)
+    rng = np.random.default_rng(5)
+    given: list[Any] = []
+    for gather in ("cells", "faiss", "exhaustive"):
+        query = random_text(rng, 4)
+        given.append(index.search(query, gather=gather).hits)
+        given.append(index.search(query, gather=gather, where="seed >= 500000").hits)
+    return [*given, len(index), "nobody" in index]
+
+
+def damage(path: Path, rng: random.Random, counts: Counter[str]) -> None:
+    """Flip a bit or cut a file short, anywhere: the answers are right, or an error says what is wrong."""
+    right = answers(path)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy.sec"
+        shutil.copytree(path, copy)
+        files = [file for file in copy.rglob("*") if file.is_file() and file.stat().st_size]
+        victim = rng.choice(files)
+        content = bytearray(victim.read_bytes())
+        if rng.random() < 0.2:
+            content = content[: rng.randrange(len(content))]
+        else:
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        victim.write_bytes(content)
+        try:
+            assert answers(copy) == right, f"{victim.relative_to(copy)} was damaged and an answer changed"
+            counts["damaged files that did not matter"] += 1
+        except SecateursError:
+            counts["damaged files found"] += 1
+
+
+def soak(folder: Path, seconds: float, seed: int, report: Callable[[Counter[str]], None]) -> Counter[str]:
+    rng = random.Random(seed)
+    counts: Counter[str] = Counter()
+    path = folder / "i.sec"
+    state = {f"b{i}": i for i in range(30)}
+    carry_out(path, "build", state)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for _ in range(5):
+            state = kill_at_random(path, state, rng, counts)
+            state = no_room(path, state, rng, counts)
+        state = kill_at_every_step(path, state, rng, rng.choice(VERBS), counts)
+        for _ in range(5):
+            damage(path, rng, counts)
+        verb, given, state = plan(rng, state, "add" if len(state) < 100 else "build")
+        carry_out(path, verb, given)
+        counts["changes"] += 1
+        verify(path, state)
+        verify_nothing_is_left_over(path)
+        counts["times that nothing was left over"] += 1
+        report(counts)
+    return counts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="See whether an index survives kills, full disks and damage.")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+
+    def report(counts: Counter[str]) -> None:
+        sys.stderr.write(f"\r{counts['kills']:,} kills, {counts['changes']:,} changes")
+
+    with tempfile.TemporaryDirectory() as folder:
+        counts = soak(Path(folder), 60 * options.minutes, options.seed, report)
+    sys.stderr.write("\n")
+    print("| event | times |\n|---|---|")
+    for name, count in sorted(counts.items()):
+        print(f"| {name} | {count:,} |")
+    print("| documents lost | 0 |")  # one would have ended this with an AssertionError
+
+
+if __name__ == "__main__":
+    main()

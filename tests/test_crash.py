@@ -1,0 +1,58 @@
+"""A little of what tests/soak.py does for as long as one likes: kills, full disks, damage."""
+
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import soak
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    soak.carry_out(tmp_path / "i.sec", "build", {f"b{i}": i for i in range(12)})
+    return tmp_path / "i.sec"
+
+
+@pytest.mark.parametrize("verb", soak.VERBS)
+def test_a_change_killed_at_any_step_is_done_or_not_done(path: Path, verb: str) -> None:
+    counts: Counter[str] = Counter()
+    state = soak.kill_at_every_step(path, {f"b{i}": i for i in range(12)}, random.Random(0), verb, counts)
+    assert counts["kills"] > 10
+    soak.carry_out(path, "add", {"one more": 7})
+    soak.verify(path, state | {"one more": 7})
+    soak.verify_nothing_is_left_over(path)
+
+
+def test_processes_killed_at_random_lose_nothing(path: Path) -> None:
+    counts: Counter[str] = Counter()
+    rng = random.Random(1)
+    state = {f"b{i}": i for i in range(12)}
+    for _ in range(12):
+        state = soak.kill_at_random(path, state, rng, counts)
+    assert counts["kills"] == 12
+    soak.carry_out(path, "compact", {})
+    soak.verify(path, state)
+    soak.verify_nothing_is_left_over(path)
+
+
+def test_without_room_on_the_disk_nothing_changes(path: Path) -> None:
+    counts: Counter[str] = Counter()
+    rng = random.Random(2)
+    state = {f"b{i}": i for i in range(12)}
+    for _ in range(12):
+        state = soak.no_room(path, state, rng, counts)
+    assert counts["changes without room"] > 3
+
+
+def test_damage_anywhere_is_found_or_does_not_matter(path: Path) -> None:
+    counts: Counter[str] = Counter()
+    rng = random.Random(3)
+    soak.carry_out(path, "delete", {"b3": 3})
+    soak.carry_out(path, "add", {"new": 4})
+    for _ in range(60):
+        soak.damage(path, rng, counts)
+    assert counts["damaged files found"] > 30

@@ -1,0 +1,239 @@
+"""`where`: what the language means, that it is applied before gathering, and that nothing in it becomes SQL."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import random_text
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secateurs import Document, EncodedText, Index
+from secateurs.errors import SecateursError, UsageError
+from secateurs.filters import Filter
+
+METADATA: dict[str, dict[str, Any]] = {
+    "a": {"year": 2019, "lang": "en", "tags": ["old", "short"], "ok": True},
+    "b": {"year": 2020, "lang": "de", "tags": ["new"], "ok": False},
+    "c": {"year": 2021.5, "lang": "en", "author": {"name": "Ada", "age": 36}},
+    "d": {"year": "2021", "lang": "it's", "note": None},
+    "e": {"odd key": 1, "ünï": "x", "big": 2**70},
+    "f": {},
+}
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    rng = np.random.default_rng(0)
+    documents = [  # the first three long, so that the next three change little
+        Document(docno, "", metadata, random_text(rng, 100 if docno < "d" else 3))
+        for docno, metadata in METADATA.items()
+    ]
+    index = Index.build(tmp_path_factory.mktemp("where") / "i.sec", documents[:3], encoder=None)
+    index.add(documents[3:])
+    assert len(index.segments) == 2
+    return index
+
+
+def matching(index: Index, where: str) -> str:
+    query = random_text(np.random.default_rng(1), 2)
+    return "".join(sorted(hit.docno for hit in index.search(query, where=where)))
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("year >= 2020", "bc"),
+        ("year > 2020", "c"),
+        ("year < 2020", "a"),
+        ("year <= 2020.0", "ab"),
+        ("year = 2021.5", "c"),
+        ("year = '2021'", "d"),  # a text is not a number
+        ("year >= '2'", "d"),
+        ("year != 2019", "bcd"),  # has the key, with another value
+        ("not year = 2019", "bcdef"),
+        ("lang = 'en' and year > 2020", "c"),
+        ("lang = 'en' or lang = 'de'", "abc"),
+        ("lang in ('en', 'de')", "abc"),
+        ("lang not in ('en', 'de')", "d"),
+        ("lang = 'it''s'", "d"),
+        ('lang = "en"', "ac"),
+        ("lang > 'en'", "d"),
+        ("lang <= 'en'", "abc"),
+        ("tags = 'new'", "b"),
+        ("tags in ('short', 'new')", "ab"),
+        ("author.name = 'Ada'", "c"),
+        ("author.age < 40", "c"),
+        ("ok = true", "a"),
+        ("ok != true", "b"),
+        ("ok = 1", ""),  # true is not a number
+        ("note is null", "abcdef"),
+        ("year is not null", "abcd"),
+        ('"odd key" = 1', "e"),
+        ("ünï = 'x'", "e"),
+        ("big > 1e20", "e"),
+        ("nobody = 1", ""),
+        ("docno in ('a', 'f', 'nobody')", "af"),
+        ("docno != 'a'", "bcdef"),
+        ("NOT (year >= 2020 OR lang = 'en') AND docno <> 'f'", "de"),
+        ("year = -1 or year = +2019", "a"),
+    ],
+)
+def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
+    assert matching(index, where) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "problem"),
+    [
+        ("", "expected a key"),
+        ("year", "expected =, !=, <, <=, >, >=, in or is"),
+        ("year >=", "expected a number"),
+        ("year >= 2020 and", "expected a key"),
+        ("(year >= 2020", r"expected \)"),
+        ("year >= 2020)", "expected and, or, or the end"),
+        ("year >= lang", "expected a number, a text in quotes"),
+        ("year = 'x", "cannot be read"),
+        ("year; DROP TABLE documents", "cannot be read"),
+        ("year = 20x", "cannot be read"),
+        ("ok < true", "can be compared with = and != only"),
+        ("docno > 'a'", "docnos can be compared"),
+        ("docno is null", "every document has a docno"),
+        ("year is 3", "expected null"),
+        ("lang in 'en'", "expected \\("),
+        ("lang in ('en' 'de')", "expected , or \\)"),
+        ("lang not 'en'", "expected in"),
+        ("(" * 60 + "a = 1" + ")" * 60, "inside each other"),
+        ("a = 1 or " * 2000 + "a = 1", "characters"),
+    ],
+)
+def test_a_filter_that_makes_no_sense_says_where(index: Index, where: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        matching(index, where)
+
+
+def test_a_filter_is_a_text(index: Index) -> None:
+    with pytest.raises(UsageError, match="where is a text"):
+        index.search(random_text(np.random.default_rng(0), 2), where=3)  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_any_text_is_a_filter_or_an_error_that_says_why(text: str) -> None:
+    with contextlib.suppress(UsageError):
+        Filter.parse(text)
+
+
+VALUES = st.one_of(st.integers(-(2**40), 2**40), st.floats(allow_nan=False, allow_infinity=False), st.text(max_size=8))
+SIGNS = {
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+@given(st.lists(VALUES, min_size=1, max_size=6), st.sampled_from(sorted(SIGNS)), VALUES)
+@settings(max_examples=60, deadline=None)
+def test_comparisons_are_those_of_python_between_values_of_one_type(
+    tmp_path_factory: pytest.TempPathFactory, values: list[Any], sign: str, value: Any
+) -> None:
+    text = random_text(np.random.default_rng(0), 1)
+    documents = [Document(str(i), "", {"x": held}, text) for i, held in enumerate(values)]
+    index = Index.build(tmp_path_factory.mktemp("compare") / "i.sec", documents, encoder=None, gather="exhaustive")
+    quoted = "'" + value.replace("'", "''") + "'" if isinstance(value, str) else repr(value)
+    found = {int(hit.docno) for hit in index.search(text, where=f"x {sign} {quoted}")}
+
+    def holds(held: Any) -> bool:
+        if isinstance(held, str) != isinstance(value, str):
+            return sign == "!="
+        if isinstance(held, str):  # SQLite compares the bytes
+            return SIGNS[sign](held.encode(), value.encode())
+        return SIGNS[sign](held, value)
+
+    assert found == {i for i, held in enumerate(values) if holds(held)}
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    rng = np.random.default_rng(5)
+    documents = [
+        Document(f"d{i:04}", "", {"i": i, "third": i % 3}, random_text(rng, int(rng.integers(1, 12))))
+        for i in range(1500)
+    ]
+    return Index.build(tmp_path_factory.mktemp("many") / "i.sec", documents, encoder=None, gather=("cells", "faiss"))
+
+
+@pytest.mark.parametrize("gather", ["auto", "cells", "faiss", "exhaustive"])
+@pytest.mark.parametrize("where", ["i < 4", "i >= 1000 and i < 1040", "third = 0", "i >= 0", "docno = 'd1499'"])
+def test_there_are_always_k_hits_if_k_documents_match(many: Index, where: str, gather: str) -> None:
+    expected = {d.docno for d in many.documents() if _matches(where, d)}
+    for seed in range(5):
+        query = random_text(np.random.default_rng(seed), 6)
+        for settings_ in ({}, {"p": 1, "k_prime": 3, "nprobe": 1}):
+            ranking = many.search(query, k=25, where=where, gather=gather, **settings_)  # type: ignore[arg-type]
+            assert len(ranking) == min(25, len(expected))
+            assert {hit.docno for hit in ranking} <= expected
+            assert ranking.stats.documents_matching == len(expected)
+            assert ranking.stats.documents_gathered <= len(expected)
+
+
+def _matches(where: str, document: Document) -> bool:
+    i = document.metadata["i"]
+    return {
+        "i < 4": i < 4,
+        "i >= 1000 and i < 1040": 1000 <= i < 1040,
+        "third = 0": i % 3 == 0,
+        "i >= 0": True,
+        "docno = 'd1499'": i == 1499,
+    }[where]
+
+
+def test_what_a_filter_leaves_is_ranked_as_if_there_were_nothing_else(many: Index) -> None:
+    for where in ("third = 1", "i < 200"):
+        for seed in range(5):
+            query = random_text(np.random.default_rng(seed), 6)
+            everything = [hit for hit in many.search(query, k=1500, gather="exhaustive") if _holds(where, hit.metadata)]
+            assert list(many.search(query, where=where, effort="exact")) == everything[:10]
+
+
+def _holds(where: str, metadata: Any) -> bool:
+    return bool(metadata["third"] == 1 if where == "third = 1" else metadata["i"] < 200)
+
+
+def test_few_matching_documents_are_all_scored(many: Index) -> None:
+    query = random_text(np.random.default_rng(0), 6)
+    few = many.search(query, where="i < 200", candidates=100)
+    assert few.plan.gather == "exhaustive"
+    assert few.stats.documents_scored == 200
+    broad = many.search(query, where="i >= 0", candidates=100)
+    assert broad.plan.gather == "cells"
+    assert broad.hits == many.search(query, candidates=100).hits
+
+
+def test_importance_can_follow_what_matches(tmp_path: Path) -> None:
+    def text(*ids: int) -> EncodedText:
+        return EncodedText(np.eye(8, dtype=np.float32)[list(ids)], ids, [0] * len(ids))
+
+    documents = [Document(f"x{i}", "", {"part": "x"}, text(1)) for i in range(5)]
+    documents += [Document(f"y{i}", "", {"part": "y"}, text(1, 2)) for i in range(2)]
+    documents += [Document("y", "", {"part": "y"}, text(2))]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    query = text(1, 2)
+    assert index.search(query, p=1, where="part = 'y'").kept == (1,)  # in all: 7 times 1, 3 times 2
+    assert index.search(query, p=1, where="part = 'y'", frequencies="matching").kept == (0,)  # in y: 2 and 3 times
+    assert (
+        index.explain(query, "y", p=1, where="part = 'y'", frequencies="matching").tokens[0].collection_frequency == 2
+    )
+    with pytest.raises(UsageError, match="frequencies is one of collection, matching"):
+        index.search(query, frequencies="all")
+
+
+def test_an_index_of_an_older_version_says_how_to_get_filters() -> None:
+    old = Index(Path(__file__).parent / "data" / "format-2")
+    with pytest.raises(SecateursError, match="compact the index first"):
+        old.search(random_text(np.random.default_rng(0), 2, 8), where="i = 1")
