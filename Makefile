@@ -18,10 +18,10 @@ help:
 demo: $(VENV)/.installed-model
 	$(BIN)/secateurs demo
 
-test: $(VENV)/.installed-model,bench,dev check
+test: $(VENV)/.installed-model,pyterrier,bench,dev check
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.installed-model,bench,dev
+check: $(VENV)/.installed-model,pyterrier,bench,dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -103,3 +103,21 @@ def test_explain_of_a_document_that_was_not_gathered_says_so(index: Index) -> No
     explanation = index.explain(query, missed, p=1, gather="cells", nprobe=2)
     assert not explanation.gathered
     assert explanation.rank is None
+
+
+def test_the_two_stages_apart_are_the_search(index: Index) -> None:
+    query, settings = "open a web page in a browser", {"k": 5, "p": 2, "gather": "cells", "candidates": 30}
+    ranking = index.search(query, **settings)
+    candidates = index.candidates(query, **settings)
+    assert len(set(candidates)) == len(candidates) == ranking.stats.documents_scored
+    ranked = sorted((-score, docno) for docno, score in zip(candidates, index.score(query, candidates), strict=True))
+    assert [(-score, docno) for score, docno in ranked[:5]] == [(hit.score, hit.docno) for hit in ranking]
+
+
+def test_score_answers_in_the_order_asked_and_alone_as_in_company(index: Index) -> None:
+    docnos = [hit.docno for hit in index.search("send an email message", k=7)]
+    asked = [docnos[4], docnos[0], docnos[4], docnos[6]]
+    scores = index.score("send an email message", asked)
+    assert scores == [index.score("send an email message", [docno])[0] for docno in asked]
+    assert scores[0] == scores[2]
+    assert index.score("send an email message", []) == []

@@ -120,7 +120,7 @@ class Named(Filter):
     docnos: Sequence[str]
 
     def mask(self, documents: Documents, count: int) -> Mask:
-        return _mask(documents.numbers_of(self.docnos), count)
+        return _mask(documents.numbers(self.docnos).values(), count)
 
 
 def _mask(numbers: Iterable[int], count: int) -> Mask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -111,6 +111,15 @@ class SearchSettings:
             raise UsageError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
         if self.frequencies not in FREQUENCIES:
             raise UsageError(f"frequencies is one of {', '.join(FREQUENCIES)}, not {self.frequencies!r}")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> SearchSettings:
+        """From settings by name; one that does not exist is an error that names those that do."""
+        known = [field.name for field in fields(cls)]
+        for name in given:
+            if name not in known:
+                raise UsageError(f"there is no search setting {name!r}: there are {', '.join(known)}")
+        return cls(**given)
 
 
 @dataclass(frozen=True, slots=True)

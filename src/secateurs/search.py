@@ -114,7 +114,7 @@ def score(index: Index, query: str | EncodedText, docnos: Sequence[str]) -> list
     """The second stage alone: Eq. 1 with all query embeddings, for any documents."""
     snapshot = index.snapshot
     encoded = index.encode_query(query)
-    numbers = np.array([snapshot.number(docno) for docno in docnos], dtype=np.int64)
+    numbers = snapshot.numbers(docnos)
     if len(numbers) == 0:
         return []
     scores: list[float] = snapshot.score(snapshot.store.prepare(encoded.embeddings), numbers).tolist()

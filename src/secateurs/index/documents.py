@@ -13,7 +13,7 @@ import json
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -168,6 +168,16 @@ class Documents:
             raise DamagedIndexError(f"{self._path} was altered (docno {docno!r}): {REMEDY}")
         return number
 
+    def numbers(self, docnos: Sequence[str]) -> dict[str, int]:
+        """Those of the docnos that are there."""
+        self.check()
+        found: dict[str, int] = {}
+        for start in range(0, len(docnos), _IDS_PER_STATEMENT):
+            some = docnos[start : start + _IDS_PER_STATEMENT]
+            marks = ",".join("?" * len(some))
+            found.update(self._rows(f"SELECT docno, number FROM documents WHERE docno IN ({marks})", some))
+        return found
+
     def count(self) -> int:
         return int(self._rows("SELECT count(*) FROM documents", ())[0][0])
 
@@ -185,9 +195,6 @@ class Documents:
         self.check()
         statement = f"SELECT number FROM facts WHERE key = (SELECT id FROM keys WHERE key = ?) AND {condition}"
         return [row[0] for row in self._rows(statement, values)]
-
-    def numbers_of(self, docnos: Iterable[str]) -> list[int]:
-        return [number for docno in docnos if (number := self.number(docno)) is not None]
 
     def _select(self, columns: str, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         found = {}

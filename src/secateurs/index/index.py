@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from .. import explain as explaining
 from .. import search as searching
@@ -27,6 +26,9 @@ from .storage import SEGMENTS, Manifest
 from .stores import DEFAULT_STORE
 from .target import build_folder, check_target
 from .writing import Changes, Writer, writing
+
+if TYPE_CHECKING:
+    from ..integrations.pyterrier import Retriever, TextLoader
 
 _T = TypeVar("_T")
 
@@ -187,19 +189,31 @@ class Index:
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or so many threads. Settings as in `search`."""
-        return searching.search_many(self, queries, _settings(settings), threads)
+        return searching.search_many(self, queries, SearchSettings.of(settings), threads)
 
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
-        """The first stage alone: docnos of what `search` with these settings would score, most promising first."""
-        return searching.candidates(self, query, _settings(settings))
+        """The first stage alone: docnos of what `search` with these settings would score (from cells: best first)."""
+        return searching.candidates(self, query, SearchSettings.of(settings))
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
         return searching.score(self, query, docnos)
 
+    def retriever(self, **settings: Any) -> Retriever:
+        """This search as a PyTerrier transformer, with settings as in `search`: docs/pyterrier.md."""
+        from ..integrations.pyterrier import Retriever
+
+        return Retriever(self, **settings)
+
+    def text_loader(self, fields: str | Sequence[str] = "*", *, verbose: bool = False) -> TextLoader:
+        """Texts and metadata as a PyTerrier transformer. `pt.text.get_text(index)` calls this; `verbose` is its own."""
+        from ..integrations.pyterrier import TextLoader
+
+        return TextLoader(self, fields)
+
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
         """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
-        return explaining.explain(self, query, docno, _settings(settings))
+        return explaining.explain(self, query, docno, SearchSettings.of(settings))
 
     @property
     def manifest(self) -> Manifest:
@@ -318,14 +332,6 @@ class Index:
 
 def _origin(spec: Mapping[str, Any]) -> str:
     return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
-
-
-def _settings(given: Mapping[str, Any]) -> SearchSettings:
-    known = [field.name for field in fields(SearchSettings)]
-    for name in given:
-        if name not in known:
-            raise UsageError(f"there is no search setting {name!r}: there are {', '.join(known)}")
-    return SearchSettings(**given)
 
 
 def _with_places(

@@ -160,8 +160,23 @@ class Snapshot:
     def number(self, docno: str) -> int:
         found = self.find(docno)
         if found is None:
-            raise SecateursError(f"no document {docno!r} in {self.path}")
+            raise self._missing(docno)
         return found
+
+    def numbers(self, docnos: Sequence[str]) -> NDArray[np.int64]:
+        """The numbers of many live documents."""
+        found: dict[str, int] = {}
+        for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
+            for docno, number in segment.documents.numbers(docnos).items():
+                if self.live is None or self.live[first + number]:
+                    found[docno] = first + number
+        for docno in docnos:
+            if docno not in found:
+                raise self._missing(docno)
+        return np.array([found[docno] for docno in docnos], dtype=np.int64)
+
+    def _missing(self, docno: str) -> SecateursError:
+        return SecateursError(f"no document {docno!r} in {self.path}")
 
     def place(self, number: int) -> tuple[Segment, int]:
         """The segment a document is in, and its number there."""

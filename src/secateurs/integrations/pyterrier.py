@@ -1,0 +1,259 @@
+"""PyTerrier: the whole search as one transformer, its stages one by one, and the index as an artifact.
+
+    index.retriever(p=3)  =  (QueryEncoder(index) >> Prune(index, p=3) >> Candidates(index) >> Scorer(index)) % 10
+
+with the same documents, scores and ranks. Between the stages a query travels in columns of the frame:
+
+    query_embs    (positions, dim) float32: all embeddings, which no stage shortens
+    query_toks    (positions,) int32: the token behind each of them
+    query_kinds   (positions,) uint8, see records.TokenKind
+    query_keep    (p,) int64: the positions to gather with, most important first
+
+A stage takes what the frame brings: the embeddings in place of encoding `query`, and `query_keep` in place of `p` and
+`order`. So a query is encoded once, and scored with all that was encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..effort import plan
+from ..errors import UsageError, require
+from ..frequencies import Frequencies
+from ..importance import Order, Positions
+from ..index.index import Index
+from ..records import Document, EncodedText, SearchSettings
+from ..search import prepare
+from ..threads import in_order
+
+require("pyterrier", "pyterrier")  # says which pip line is missing, where the imports below would only fail
+
+import pandas as pd  # noqa: E402
+import pyterrier as pt  # noqa: E402
+
+ENCODED = ["query_embs", "query_toks", "query_kinds"]
+KEEP = "query_keep"
+_SCHEMATIC = {"help_url": None}  # else PyTerrier downloads a list of addresses before it draws a pipeline
+
+
+class _Stage(pt.Transformer):
+    """Equal to another of its kind on the same open index with the same settings: PyTerrier then runs only one."""
+
+    schematic = _SCHEMATIC
+
+    def __init__(self, index: Index) -> None:
+        self.index = index
+
+    def __repr__(self) -> str:
+        return _as_call(self, self.index.path, {})
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+class _SearchStage(_Stage):
+    """A stage with settings, which are those of `Index.search`."""
+
+    def __init__(self, index: Index, **settings: Any) -> None:
+        super().__init__(index)
+        self.settings = settings
+        self._search = SearchSettings.of(settings)
+
+    def __repr__(self) -> str:
+        return _as_call(self, self.index.path, self.settings)
+
+    def get_parameter(self, name: str) -> Any:
+        """A setting by its name, as PyTerrier's grid searches ask for it."""
+        return getattr(self._search, name) if hasattr(self._search, name) else super().get_parameter(name)
+
+    def set_parameter(self, name: str, value: Any) -> None:
+        settings = {**self.settings, name: value}
+        self.settings, self._search = settings, SearchSettings.of(settings)
+
+    def _work(self, frame: pd.DataFrame) -> list[tuple[str | EncodedText, dict[str, Any]]]:
+        """Each query of a valid frame, with its settings."""
+        with pt.validate.any(frame, context=self) as valid:
+            valid.query_frame(["query"])
+            valid.query_frame(ENCODED)
+        queries = _queries(frame)
+        if KEEP not in frame:
+            return [(query, self.settings) for query in queries]
+        kept = [np.asarray(keep, dtype=np.int64) for keep in frame[KEEP]]
+        return [  # only a query without any embeddings may keep none, and 0 is no p
+            (query, {**self.settings, "p": len(keep) or 1, "order": _fixed_order(keep)})
+            for query, keep in zip(queries, kept, strict=True)
+        ]
+
+
+class QueryEncoder(_Stage):
+    """Encodes the query: adds its embeddings, token ids and token kinds."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.query_frame(inp, ["query"], context=self)
+        encoded = list(in_order(self.index.encode_query, ((query,) for query in _queries(inp[["query"]]))))
+        parts = [[getattr(query, name) for query in encoded] for name in ("embeddings", "token_ids", "token_kinds")]
+        return _with_columns(inp, dict(zip(ENCODED, parts, strict=True)))
+
+
+class Prune(_SearchStage):
+    """Chooses what to gather with, by `order` and `p`: adds query_keep, and leaves the embeddings whole."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.query_frame(inp, ENCODED, context=self)
+        return _with_columns(inp, {KEEP: [self._keep(query) for query in _queries(inp)]})
+
+    def _keep(self, query: str | EncodedText) -> Positions:
+        encoded = self.index.encode_query(query)
+        return prepare(self.index.snapshot, encoded, self._search).kept
+
+
+class Candidates(_SearchStage):
+    """Gathers: one row for each document that a search would score, not yet scored."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        found = list(in_order(lambda query, settings: self.index.candidates(query, **settings), self._work(inp)))
+        return _one_row_per_document(inp, found)
+
+
+class Scorer(_Stage):
+    """Scores: exact MaxSim, with all query embeddings, of documents that any retriever found; then ranks them."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        with pt.validate.any(inp, context=self) as valid:
+            valid.result_frame(["query"])
+            valid.result_frame(ENCODED)
+        docnos = inp["docno"].tolist()
+        rows_of: dict[Any, list[int]] = {}
+        for row, qid in enumerate(inp["qid"]):
+            rows_of.setdefault(qid, []).append(row)
+        queries = _queries(inp.iloc[[rows[0] for rows in rows_of.values()]])
+        wanted = [[docnos[row] for row in rows] for rows in rows_of.values()]
+        ranked: list[tuple[float, int]] = []
+        for rows, scores in zip(
+            rows_of.values(), in_order(self.index.score, zip(queries, wanted, strict=True)), strict=True
+        ):
+            # Equal scores go by docno, as everywhere.
+            ranked += sorted(zip(scores, rows, strict=True), key=lambda pair: (-pair[0], docnos[pair[1]]))
+        frame = inp.iloc[[row for _, row in ranked]].reset_index(drop=True)
+        return _with_ranks(frame, [score for score, _ in ranked])
+
+
+class Retriever(_SearchStage):
+    """The whole search: from a query to its k best documents."""
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        found = list(in_order(lambda query, settings: self.index.search(query, **settings), self._work(inp)))
+        frame = _one_row_per_document(inp, [[hit.docno for hit in ranking] for ranking in found])
+        return _with_ranks(frame, [hit.score for ranking in found for hit in ranking])
+
+    def fuse_rank_cutoff(self, k: int) -> Retriever:
+        """`retriever % k` in one step. It scores as many documents as without the cutoff: nothing else may change."""
+        if k >= self._search.k:
+            return self
+        nothing = EncodedText(np.empty((0, 1), np.float32), np.empty(0, np.int32), np.empty(0, np.uint8))
+        candidates = plan(self._search, nothing, self.index.prepared, len(self.index)).candidates
+        return Retriever(self.index, **{**self.settings, "k": k, "candidates": candidates})
+
+
+class TextLoader(_Stage):
+    """Adds the text and metadata of documents, which the index keeps: what `pt.text.get_text(index)` makes."""
+
+    def __init__(self, index: Index, fields: str | Sequence[str] = "*") -> None:
+        super().__init__(index)
+        self.fields = [fields] if isinstance(fields, str) else list(fields)
+
+    def __repr__(self) -> str:
+        return _as_call(self, self.index.path, {"fields": self.fields})
+
+    def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
+        pt.validate.columns(inp, includes=["docno"], context=self)
+        documents = {docno: self.index.get(docno) for docno in dict.fromkeys(inp["docno"])}
+        fields = self.fields
+        if fields == ["*"]:
+            names = dict.fromkeys(name for document in documents.values() for name in document.metadata)
+            fields = ["text", *(name for name in names if name not in inp)]  # metadata may be called "score"
+        rows = [documents[docno] for docno in inp["docno"]]
+        return _with_columns(inp, {field: [_field(document, field) for document in rows] for field in fields})
+
+
+class SecateursIndex(Index, pt.Artifact):
+    """An index that PyTerrier can load, package and share. It is an `Index` in every other way."""
+
+    ARTIFACT_TYPE = "multivector_index"
+    ARTIFACT_FORMAT = "secateurs"
+    ARTIFACT_PACKAGE_HINT = "secateurs[pyterrier]"
+
+
+class SecateursIndexer(pt.Indexer):
+    """The end of an indexing pipeline: builds an index at `path`. Options are those of `Index.build`."""
+
+    schematic = _SCHEMATIC
+
+    def __init__(self, path: str | Path, **options: Any) -> None:
+        self.path = Path(path)
+        self.options = options
+
+    def __repr__(self) -> str:
+        return _as_call(self, self.path, self.options)
+
+    def index_inputs(self) -> list[list[str]]:
+        return [["docno", "text"]]
+
+    def index(self, iter: Iterable[Document | Mapping[str, Any]]) -> Index:
+        """Builds, and opens what was built as a `SecateursIndex`. The name `iter` is PyTerrier's."""
+        return SecateursIndex.build(self.path, iter, **self.options)
+
+
+def _queries(frame: pd.DataFrame) -> list[str | EncodedText]:
+    """The query of each row: encoded if the frame brings that, else its text."""
+    if set(ENCODED) <= set(frame):
+        return [EncodedText(*parts) for parts in zip(*(frame[name] for name in ENCODED), strict=True)]
+    for query in frame["query"]:
+        if not isinstance(query, str):
+            raise UsageError(f"a query is a string, not {query!r}")
+    return list(frame["query"])
+
+
+def _fixed_order(keep: Positions) -> Order:
+    """The order that puts these positions first."""
+
+    def order(query: EncodedText, frequencies: Frequencies) -> Positions:
+        rest = np.setdiff1d(np.arange(len(query)), keep)
+        if len(keep) + len(rest) != len(query) or (len(keep) == 0 and len(query) > 0):
+            raise UsageError(
+                f"query_keep is some of the query's {len(query)} positions, each once, not {keep.tolist()}"
+            )
+        return np.concatenate([keep, rest])
+
+    return order
+
+
+def _field(document: Document, name: str) -> Any:
+    return document.text if name == "text" else document.metadata.get(name)
+
+
+def _with_columns(frame: pd.DataFrame, columns: Mapping[str, list[Any]]) -> pd.DataFrame:
+    # As objects: pandas would take a list of matrices apart.
+    return frame.assign(**{name: pd.Series(values, frame.index, dtype=object) for name, values in columns.items()})
+
+
+def _one_row_per_document(frame: pd.DataFrame, docnos: Sequence[Sequence[str]]) -> pd.DataFrame:
+    rows = np.repeat(np.arange(len(frame)), np.array([len(some) for some in docnos], dtype=np.int64))
+    repeated = frame.drop(columns=["score", "rank"], errors="ignore").iloc[rows].reset_index(drop=True)
+    return repeated.assign(docno=[docno for some in docnos for docno in some])
+
+
+def _with_ranks(frame: pd.DataFrame, scores: Sequence[float]) -> pd.DataFrame:
+    return pt.model.add_ranks(frame.assign(score=np.array(scores, dtype=np.float64)))
+
+
+def _as_call(what: object, path: Path, settings: Mapping[str, Any]) -> str:
+    words = [repr(str(path)), *(f"{name}={value!r}" for name, value in settings.items())]
+    return f"{type(what).__name__}({', '.join(words)})"
