@@ -21,7 +21,7 @@ from secateurs.lab import evaluate, read_topics
 from secateurs.lab.printing import print_summary
 
 OF_ASKING = "what which who how when where why can could may might must should would do does did has have had been"
-FUNCTION_WORDS = {*STOPWORDS_EN, *OF_ASKING.split(), "any", "some", "much", "many", "there", "anyone"}
+FUNCTION_WORDS = {*STOPWORDS_EN, *OF_ASKING.split(), "being", "any", "some", "much", "many", "there", "anyone"}
 
 
 def main() -> None:
