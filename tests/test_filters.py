@@ -79,6 +79,10 @@ def matching(index: Index, where: str) -> str:
         ("docno != 'a'", "bcdef"),
         ("NOT (year >= 2020 OR lang = 'en') AND docno <> 'f'", "de"),
         ("year = -1 or year = +2019", "a"),
+        ("author is null", "abdef"),
+        ("tags is not null", "ab"),
+        ("big < " + "9" * 350, "e"),
+        ("lang = '\ud800'", ""),
     ],
 )
 def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
@@ -100,6 +104,8 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
         ("year = 20x", "cannot be read"),
         ("ok < true", "can be compared with = and != only"),
         ("docno > 'a'", "docnos can be compared"),
+        ("docno = 7", "a docno is a text, in quotes"),
+        ("year = " + "9" * 5000, "expected a number"),
         ("docno is null", "every document has a docno"),
         ("year is 3", "expected null"),
         ("lang in 'en'", "expected \\("),

@@ -1,6 +1,7 @@
 """The files of an index under damage, replacement and several writers."""
 
 import shutil
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -112,6 +113,22 @@ def test_check_reads_every_byte(sound: Path, tmp_path: Path) -> None:
     index = Index(tmp_path / "copy.sec")  # opening does not read the embeddings
     with pytest.raises(DamagedIndexError, match=r"embeddings\.npy"):
         index.check()
+
+
+def test_a_damaged_index_can_be_replaced(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "i.sec")
+    (tmp_path / "i.sec" / MANIFEST).write_text("{}")
+    assert len(build_random(tmp_path / "i.sec", 3, overwrite=True)) == 3
+
+
+def test_a_row_under_another_number_is_found_out(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "i.sec")
+    with sqlite3.connect(file_of(tmp_path / "i.sec", "segments/documents.sqlite")) as connection:
+        connection.execute("UPDATE documents SET number = 100 WHERE number = 2")
+        connection.execute("UPDATE documents SET number = 2 WHERE number = 3")
+        connection.execute("UPDATE documents SET number = 3 WHERE number = 100")
+    with pytest.raises(DamagedIndexError, match="document 2"):
+        Index(tmp_path / "i.sec").segments[0].documents.get([2])
 
 
 def test_searching_writes_nothing(sound: Path, tmp_path: Path) -> None:

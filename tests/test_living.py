@@ -1,8 +1,10 @@
 """Adding, replacing, deleting and compacting: the index is always that of the documents it has now."""
 
+import multiprocessing
+import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,10 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import DuplicateDocumentError, LockedIndexError, UsageError
+from secateurs.errors import DuplicateDocumentError, EncoderMismatchError, LockedIndexError, UsageError
 from secateurs.frequencies import Frequencies
-from secateurs.index import locks
-from secateurs.index.compaction import has_outgrown, to_merge
+from secateurs.index import locks, writing
+from secateurs.index.compaction import clips_too_much, has_outgrown, to_merge
 from secateurs.index.storage import CodebookRecord, DeletionsRecord, Manifest, SegmentRecord
 
 STORED = Path(__file__).parent / "data"
@@ -188,7 +190,8 @@ def test_what_is_rewritten_and_when() -> None:
     assert has_outgrown(manifest_of(10_000, 30_001))  # grown fourfold
     assert has_outgrown(manifest_of(10_000, deleted=8_751))  # an eighth is left
     assert has_outgrown(manifest_of(10_000, spread=151))
-    assert has_outgrown(manifest_of(10_000, clipped=0.003))
+    assert not clips_too_much(manifest_of(10_000, clipped=0.0001), 10, 0.25)
+    assert clips_too_much(manifest_of(10_000, clipped=0.0001), 1_000, 0.01)
     assert not has_outgrown(manifest_of())
     assert to_merge(manifest_of(100_000, 10, 10, 10)) == []
     assert to_merge(manifest_of(100_000, 10, 10, 10, 4_000)) == ["1", "2", "3", "4"]
@@ -363,6 +366,135 @@ def test_searches_go_on_while_the_index_changes(tmp_path: Path) -> None:
                 index.compact()
         done.append(True)
         assert all(future.result() > 0 for future in looking)
+
+
+@pytest.mark.parametrize("verb", ["add", "delete", "compact"])
+def test_an_interruption_just_after_the_commit_loses_nothing(
+    tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build_random(tmp_path / "i.sec", 20)
+    change = {
+        "add": lambda: index.add([document("new", 1)]),
+        "delete": lambda: index.delete(["d003"]),
+        "compact": lambda: index.compact(),
+    }[verb]
+    real = Manifest.write
+
+    def interrupted(self: Manifest, folder: Path) -> None:
+        real(self, folder)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            change()
+    again = Index(tmp_path / "i.sec")
+    again.check()
+    assert len(again) == {"add": 21, "delete": 19, "compact": 20}[verb]
+
+
+def test_a_change_whose_tidying_fails_is_made_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build_random(tmp_path / "i.sec", 300)
+    for number in range(2):
+        index.add([document(f"n{number}", number)])
+
+    def full(*arguments: object) -> None:
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "merge", full)
+        with pytest.warns(UserWarning, match=r"no space left on device\): the next change tries again"):
+            assert index.add([document("n2", 2)]).added == 1
+    assert "n2" in Index(tmp_path / "i.sec")
+    assert len(index.segments) == 4
+    index.add([document("n3", 3)])
+    assert len(index.segments) == 1
+    assert folders(tmp_path / "i.sec") == set(index.manifest.named())
+
+
+def test_embeddings_beyond_the_scale_bring_a_new_scale_and_are_not_cut_off(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def some(name: str, count: int, width: float) -> list[Document]:
+        return [
+            Document(f"{name}{i}", encoded=EncodedText(rng.normal(0, width, (6, 16)), [1] * 6, [0] * 6))
+            for i in range(count)
+        ]
+
+    small, large = some("s", 200, 1), some("l", 40, 3)
+    index = Index.build(tmp_path / "i.sec", small, encoder=None)
+    index.add(large)
+    at_once = Index.build(tmp_path / "f.sec", [*small, *large], encoder=None)
+    query = EncodedText(rng.normal(0, 1, (4, 16)), [1] * 4, [0] * 4)
+    expected = dict(ranking_of(at_once, query))
+    assert dict(ranking_of(index, query)) == pytest.approx(expected, abs=1)
+    settled = index.manifest.codebook
+    for item in some("again", 5, 3):
+        index.add([item])
+    assert index.manifest.codebook == settled
+
+
+class Other:
+    """Another encoder of the same dimension."""
+
+    dim = 16
+
+    def __init__(self, name: str) -> None:
+        self.spec = {"kind": "mine", "model": name, "fingerprint": name}
+
+    def encode_query(self, text: str) -> EncodedText:
+        return random_text(np.random.default_rng(len(text)), 3)
+
+    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
+        return map(self.encode_query, texts)
+
+    def token_text(self, token_id: int) -> str:
+        return str(token_id)
+
+
+def test_an_index_that_was_replaced_by_one_of_another_encoder_is_not_mixed_with_it(tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", [{"docno": "a", "text": "a"}], encoder=Other("one"))
+    Index.build(tmp_path / "i.sec", [{"docno": "b", "text": "b"}], encoder=Other("two"), overwrite=True)
+    for change in (index.refresh, lambda: index.add([{"docno": "c", "text": "c"}])):
+        with pytest.raises(EncoderMismatchError, match="open it again"):
+            change()
+    assert [hit.docno for hit in index.search("a")] == ["a"]
+    assert len(Index(tmp_path / "i.sec")) == 1
+
+
+def test_an_open_index_only_moves_forwards(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    early = index.snapshot
+    index.add([document("new", 1)])
+    assert not index.refresh()
+    assert not index._move_to(early)  # a thread that opened it before the add and comes back late
+    assert "new" in index
+
+
+@pytest.mark.skipif(os.name == "nt", reason="forks")
+def test_a_process_forked_during_a_change_does_not_keep_the_lock(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    children = []
+
+    def forking() -> Iterator[Document]:
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(30,))
+        child.start()
+        children.append(child)
+        yield document("new", 1)
+
+    try:
+        index.add(forking())
+        index.add([document("newer", 2)])
+    finally:
+        children[0].kill()
+    assert len(index) == 7
+
+
+def test_a_duplicate_in_a_file_is_named_with_both_its_lines(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    index = Index.build(tmp_path / "i.sec", [], encoder=encoder)
+    (tmp_path / "c.tsv").write_text("a\tone\n\nb\ttwo\na\tthree\n")
+    with pytest.raises(DuplicateDocumentError, match=r"c\.tsv, line 4: docno 'a' is already that of .*c\.tsv, line 1"):
+        index.add(tmp_path / "c.tsv")
 
 
 def test_frequencies_can_be_taken_away_again() -> None:

@@ -96,6 +96,24 @@ def test_a_manifest_is_restored_from_the_other(sound: Path, name: str, tmp_path:
         repair(path)
 
 
+@pytest.mark.parametrize("part", ["codebooks", "deletions"])
+def test_a_folder_that_is_missing_is_named_and_repaired(sound: Path, part: str, tmp_path: Path) -> None:
+    path = tmp_path / "i.sec"
+    shutil.copytree(sound, path)
+    shutil.rmtree(next((path / part).iterdir()))
+    with pytest.raises(DamagedIndexError, match=r"is missing: .*--repair"):
+        Index(path)
+    repair(path)
+    Index(path).check()
+
+
+def test_check_reads_the_copy_of_the_manifest_too(sound: Path, tmp_path: Path) -> None:
+    shutil.copytree(sound, tmp_path / "i.sec")
+    flip(tmp_path / "i.sec" / MANIFEST_COPY)
+    with pytest.raises(DamagedIndexError, match=MANIFEST_COPY):
+        Index(tmp_path / "i.sec").check()
+
+
 def test_what_cannot_be_rebuilt_is_named_and_the_rest_is_kept(sound: Path, tmp_path: Path) -> None:
     path = tmp_path / "i.sec"
     shutil.copytree(sound, path)

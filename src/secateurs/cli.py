@@ -172,7 +172,7 @@ def delete(
     changes = opened.delete(wanted)
     typer.echo(f"deleted {changes.deleted:,}: {path} has {size_of(opened.info())}")
     for docno in changes.missing:
-        typer.echo(f"not there: {docno}", err=True)
+        typer.echo(f"not there: {docno.encode('utf-8', 'replace').decode()}", err=True)
     if changes.missing:
         raise typer.Exit(1)
 

@@ -16,7 +16,7 @@ values as parameters, and what these answer is combined as arrays of bits.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -43,6 +43,7 @@ _TOKEN = re.compile(
 )
 _WORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _LONGEST = 10_000
+_LONGEST_NUMBER = 400  # digits
 _DEEPEST = 50
 
 
@@ -64,8 +65,10 @@ class Both(Filter):
     parts: Sequence[Filter]
 
     def mask(self, documents: Documents, count: int) -> Mask:
-        masks = np.array([part.mask(documents, count) for part in self.parts])
-        return np.asarray(masks.all(axis=0))
+        mask = self.parts[0].mask(documents, count)
+        for part in self.parts[1:]:
+            mask &= part.mask(documents, count)
+        return mask
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,10 @@ class Either(Filter):
     parts: Sequence[Filter]
 
     def mask(self, documents: Documents, count: int) -> Mask:
-        masks = np.array([part.mask(documents, count) for part in self.parts])
-        return np.asarray(masks.any(axis=0))
+        mask = self.parts[0].mask(documents, count)
+        for part in self.parts[1:]:
+            mask |= part.mask(documents, count)
+        return mask
 
 
 @dataclass(frozen=True)
@@ -120,12 +125,12 @@ class Named(Filter):
     docnos: Sequence[str]
 
     def mask(self, documents: Documents, count: int) -> Mask:
-        return _mask(documents.numbers(self.docnos).values(), count)
+        return _mask(list(documents.numbers(self.docnos).values()), count)
 
 
-def _mask(numbers: Iterable[int], count: int) -> Mask:
+def _mask(numbers: Collection[int] | NDArray[np.int64], count: int) -> Mask:
     mask = np.zeros(count, dtype=bool)
-    mask[np.fromiter(numbers, dtype=np.int64)] = True
+    mask[np.asarray(numbers, dtype=np.int64)] = True
     return mask
 
 
@@ -226,6 +231,8 @@ class _Parser:
 
     def _any_of(self, key: str, values: Sequence[Value]) -> Filter:
         if key == DOCNO:
+            if not all(isinstance(value, str) for value in values):
+                self._fail("a docno is a text, in quotes", self._tokens[self._next - 1][2])
             return Named([str(value) for value in values])
         parts = [Compare(key, "=", value) for value in values]
         return parts[0] if len(parts) == 1 else Either(parts)
@@ -243,7 +250,7 @@ class _Parser:
     def _value(self) -> Value:
         kind, text, _ = self._tokens[self._next]
         self._next += 1
-        if kind == "number":
+        if kind == "number" and len(text) <= _LONGEST_NUMBER:
             return float(text) if any(c in text for c in ".eE") else int(text)
         if kind in ("text", "quoted"):
             return _unquoted(text)

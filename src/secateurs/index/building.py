@@ -10,6 +10,7 @@ the index it is added to.
 from __future__ import annotations
 
 import sqlite3
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -35,6 +36,7 @@ from .stores import Float16Store, Int8Store, Residuals, Store, check_store, enco
 
 _BLOCK = 65_536  # rows converted at a time
 _SAMPLE = 200_000  # rows that decide the int8 step
+_UNIT = 0.01  # how far from 1 a length may be
 
 Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl, line 7"), for error messages
 
@@ -59,10 +61,15 @@ class Recipe(NamedTuple):
         return self.store != "float16" or "cells" in self.gather  # cells are made from int8 rows, whatever is stored
 
 
+TakeAlong = Callable[[int, float], Iterable[Document] | None]
+
+
 class Made(NamedTuple):
     record: SegmentRecord
     codebook: Learnt
     dim: int
+    given: int  # documents that it was made for
+    took_along: bool = False  # and others that were in the index, all of them
 
 
 class SegmentWriter:
@@ -72,8 +79,10 @@ class SegmentWriter:
         folder.mkdir(parents=True)
         self._folder = folder
         self._documents = DocumentWriter(folder / "documents.sqlite")
-        self._staged = {name: (folder / f"staged.{name}").open("wb") for name in ("rows", "token_ids", "token_kinds")}
-        self._reserved = 0
+        names = ("rows", "token_ids", "token_kinds", "places")
+        self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
+        self._places = array("q")  # where each document's place ends
+        self.reserved = 0
         self._lengths: list[int] = []
         self._unit = True  # every embedding so far has length 1
         self._cut = 0
@@ -92,18 +101,29 @@ class SegmentWriter:
         for file in self._staged.values():
             file.close()
 
-    def reserve(self, document: Document) -> int | None:
-        """Store docno, text and metadata; or say which earlier document has this docno."""
+    def reserve(self, document: Document, place: str = "") -> str | None:
+        """Store docno, text and metadata; or say where the earlier document is that has this docno."""
         earlier = self._documents.add(document.docno, document.text, document.metadata)
-        self._reserved += earlier is None
-        return earlier
+        if earlier is not None:
+            return self._place_of(earlier)
+        self._staged["places"].write(place.encode())
+        self._places.append(self._staged["places"].tell())
+        self.reserved += 1
+        return None
+
+    def _place_of(self, number: int) -> str:
+        self._staged["places"].flush()
+        with (self._folder / "staged.places").open("rb") as file:
+            start = self._places[number - 1] if number else 0
+            file.seek(start)
+            return file.read(self._places[number] - start).decode()
 
     def append(self, encoded: EncodedText) -> None:
         """The embeddings of the documents in the order in which they were reserved."""
-        if self.dim is None:
+        if self.dim is None and encoded.embeddings.shape[1]:
             self.dim = encoded.embeddings.shape[1]
             self._sum = np.zeros(self.dim)
-        elif encoded.embeddings.shape[1] != self.dim:
+        elif len(encoded) and encoded.embeddings.shape[1] != self.dim:
             raise UsageError(
                 f"document {len(self._lengths) + 1} has embeddings of {encoded.embeddings.shape[1]} dimensions, "
                 f"those before it of {self.dim}"
@@ -111,15 +131,23 @@ class SegmentWriter:
         if np.abs(encoded.embeddings).max(initial=0) > np.finfo(np.float16).max:
             raise UsageError(f"document {len(self._lengths) + 1} has embeddings too large to store: normalise them")
         norms = np.linalg.norm(encoded.embeddings, axis=1)
-        self._unit &= bool((np.abs(norms - 1) < 0.01).all())
+        self._unit &= bool((np.abs(norms - 1) < _UNIT).all())
         self._staged["rows"].write(encoded.embeddings.astype(np.float16).tobytes())
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
-        self._sum += encoded.embeddings.sum(axis=0, dtype=np.float64)
+        if len(encoded):
+            self._sum += encoded.embeddings.sum(axis=0, dtype=np.float64)
         if encoded.cut:
             self._documents.mark_cut(len(self._lengths), encoded.cut)
             self._cut += 1
         self._lengths.append(len(encoded))
+
+    def clipped_by(self, int8: Int8Store) -> tuple[int, float]:
+        """How many embeddings there are, and which share of their values an int8 scale would cut off."""
+        for file in self._staged.values():
+            file.flush()
+        total = sum(self._lengths)
+        return total, _share_beyond(_map(self._staged["rows"], np.float16, (total, self.dim or 0)), int8)
 
     def finish(
         self,
@@ -131,8 +159,8 @@ class SegmentWriter:
         progress: bool | None,
     ) -> Made:
         """With a codebook, into its cells; without one, learn it; on the scale of `int8` if that fits still."""
-        if len(self._lengths) != self._reserved:
-            raise SecateursError(f"the encoder gave {len(self._lengths)} encodings for {self._reserved} documents")
+        if len(self._lengths) != self.reserved:
+            raise SecateursError(f"the encoder gave {len(self._lengths)} encodings for {self.reserved} documents")
         self._close()
         folder, store = self._folder, recipe.store
         offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)
@@ -147,7 +175,7 @@ class SegmentWriter:
         if recipe.has_int8:
             int8 = learnt.int8 or self._fit_int8(staged, int8)
             rows = _store_rows(folder / _name_of_int8(store), staged, int8, progress)
-            clipped = share_clipped(rows)
+            clipped = _share_beyond(staged, int8)
             learnt = learnt._replace(int8=int8)
             if recipe.has_cells:
                 learnt, spread = _find_cells(folder, offsets, token_ids, rows, learnt, store, progress)
@@ -173,7 +201,7 @@ class SegmentWriter:
             clipped=clipped,
             unit=unit,
         )
-        return Made(record, learnt, dim)
+        return Made(record, learnt, dim, self.reserved)
 
     def _fit_int8(self, staged: NDArray[np.float16], earlier: Int8Store | None) -> Int8Store:
         centre = self._sum / max(len(staged), 1) if len(staged) else np.zeros(staged.shape[1])
@@ -248,10 +276,22 @@ def _store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress:
     return rows
 
 
-def share_clipped(rows: NDArray[np.int8]) -> float:
-    """How many values did not fit: at an end of the int8 scale."""
-    clipped = sum(int((np.abs(rows[start : start + _BLOCK]) == 127).sum()) for start in range(0, len(rows), _BLOCK))
-    return clipped / max(rows.size, 1)
+def _share_beyond(rows: NDArray[np.float16], int8: Int8Store) -> float:
+    """Which share of the values does not fit the scale; estimated, of very many."""
+    sample = rows[:: max(1, len(rows) // _SAMPLE)]
+    beyond = 0
+    for start in range(0, len(sample), _BLOCK):
+        away = np.abs(sample[start : start + _BLOCK].astype(np.float32) - int8.centre)
+        beyond += int((away > 127.5 * int8.step).sum())
+    return beyond / max(sample.size, 1)
+
+
+def are_of_unit_length(store: Store, rows: Any) -> bool:
+    for start in range(0, rows.shape[0], _BLOCK):
+        norms = np.linalg.norm(store.decode(rows[start : start + _BLOCK]), axis=1)
+        if (np.abs(norms - 1) >= _UNIT).any():
+            return False
+    return True
 
 
 def _store_residuals(
@@ -300,6 +340,7 @@ def write_segment(
     progress: bool | None = None,
     on_bad: OnBad | None = None,
     is_taken: Callable[[str], bool] = lambda docno: False,
+    take_along: TakeAlong = lambda embeddings, clipped: None,
     codebook: Learnt | None = None,
     int8: Int8Store | None = None,
     unit: bool | None = None,
@@ -308,6 +349,8 @@ def write_segment(
     """Encode and store documents. `is_taken` tells of a docno whether the index has it already.
 
     codebook   what the index has learnt before; None learns anew
+    take_along given how many embeddings there are, and which share of their values the codebook's scale cuts off: all
+               other documents of the index, to make one segment of everything with a new codebook; or None
     int8       a scale to keep if it fits
     unit       whether embeddings are of unit length, where the stored ones no longer tell
     dim        that the embeddings must have
@@ -319,7 +362,17 @@ def write_segment(
             with progress_bar(description, total, "passages", progress) as advance:
                 _fill(writer, items, encoder, on_bad, is_taken, advance)
             dim = writer.dim or (encoder.dim if encoder is not None else 0)
-            return writer.finish(recipe, dim, codebook, int8, unit, progress)
+            given = writer.reserved
+            others = None
+            if codebook is not None and codebook.int8 is not None:
+                others = take_along(*writer.clipped_by(codebook.int8))
+            if others is not None:
+                codebook, unit = None, None
+                for document in others:
+                    writer.reserve(document)
+                    writer.append(_own_embeddings(document))
+            made = writer.finish(recipe, dim, codebook, int8, unit, progress)
+            return made._replace(given=given, took_along=others is not None)
     except sqlite3.Error as error:
         raise SecateursError(f"{folder} cannot be written ({error})") from error
 
@@ -351,12 +404,12 @@ def _fill(
                     DuplicateDocumentError,
                 )
                 continue
-            earlier = writer.reserve(document)
+            earlier = writer.reserve(document, place)
             if earlier is None:
                 yield document
             else:
                 skipped(
-                    f"{place}: docno {document.docno!r} is already that of document {earlier + 1}",
+                    f"{place}: docno {document.docno!r} is already that of {earlier}",
                     DuplicateDocumentError,
                 )
 

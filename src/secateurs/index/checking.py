@@ -11,11 +11,13 @@ from ..frequencies import Frequencies
 from .checksums import check_files
 from .segments import Segment
 from .snapshot import Snapshot
-from .storage import DELETIONS, REMEDY, SegmentRecord
+from .storage import DELETIONS, MANIFEST_COPY, REMEDY, Manifest, SegmentRecord
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
     """Raise at the first thing that is not as it should be."""
+    if snapshot.manifest.format_version >= 3:
+        Manifest.read(snapshot.path, MANIFEST_COPY)
     check_files(snapshot.codebook.folder, snapshot.codebook.record.files, every_byte=True)
     for record, segment in zip(snapshot.manifest.segments, snapshot.segments, strict=True):
         check_segment(snapshot, record, segment)

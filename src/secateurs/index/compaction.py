@@ -8,8 +8,10 @@ The codebook is learnt again, from everything that is left, when it no longer fi
 - there are four times as many embeddings as it was learnt from, or an eighth of them: it has half or three times the
   cells that it should have;
 - embeddings lie half as far again from their cells as others of those that it was learnt from would: they are of
-  another kind;
-- more than two values in a thousand do not fit the int8 scale, which was made for one in ten thousand.
+  another kind.
+
+What is added may not fit the int8 scale, which was made for all but one value in ten thousand. If more than five in ten
+thousand of all would be cut off, everything is rewritten on a new scale, and the new embeddings are not cut off first.
 
 `compact()` does all of this at once, whatever the state.
 """
@@ -29,12 +31,12 @@ from ..gather.cells import Lists
 from ..gather.files import CELLS_OF_EMBEDDINGS
 from ..progress import progress_bar
 from ..records import Document, EncodedText
-from .building import Made, Recipe, finish_rows, write_segment, write_tokens
+from .building import Made, Recipe, are_of_unit_length, finish_rows, write_segment, write_tokens
 from .checksums import BLOCK_ROWS, describe_files
 from .documents import DocumentWriter
 from .segments import Segment, rows_of
 from .snapshot import Snapshot
-from .storage import Manifest, SegmentRecord, new_array
+from .storage import Manifest, SegmentRecord, new_array, widest
 from .stores import Residuals
 
 _FANOUT = 4  # segments of one size that become one
@@ -42,8 +44,8 @@ _SMALLEST = 4096  # embeddings; smaller segments count as one size
 _GROWN, _SHRUNK = 4, 8
 _FARTHER = 1.5
 _DEAD = 3  # one embedding in so many
-_CLIPPED = 0.002
-_DOCUMENTS_PER_BLOCK = 4096
+_CLIPPED = 0.0005
+_DOCUMENTS_PER_BLOCK = 512
 
 
 def has_outgrown(manifest: Manifest) -> bool:
@@ -56,13 +58,13 @@ def has_outgrown(manifest: Manifest) -> bool:
     if live > _GROWN * book.embeddings or live * _SHRUNK < book.embeddings:
         return True
     spread = sum(record.spread * record.live_embeddings for record in records) / live
-    farther = book.spread > 0 and spread > _FARTHER * book.spread  # older versions did not measure it
-    return farther or _clipped(manifest) > _CLIPPED
+    return book.spread > 0 and spread > _FARTHER * book.spread  # older versions did not measure it
 
 
-def _clipped(manifest: Manifest) -> float:
-    live = sum(record.live_embeddings for record in manifest.segments)
-    return sum(record.clipped * record.live_embeddings for record in manifest.segments) / max(live, 1)
+def clips_too_much(manifest: Manifest, embeddings: int, clipped: float) -> bool:
+    """Whether so many more embeddings, with that share of their values cut off, would be too much for the scale."""
+    parts = [(record.live_embeddings, record.clipped) for record in manifest.segments] + [(embeddings, clipped)]
+    return sum(count * share for count, share in parts) > _CLIPPED * max(sum(count for count, _ in parts), 1)
 
 
 def to_merge(manifest: Manifest) -> list[str]:
@@ -81,10 +83,10 @@ def to_merge(manifest: Manifest) -> list[str]:
     return []
 
 
-def live_documents(snapshot: Snapshot) -> Iterator[Document]:
+def live_documents(snapshot: Snapshot, without: Sequence[int] = ()) -> Iterator[Document]:
     """Every document that is not deleted, with its embeddings as they are stored, in their order."""
     for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False):
-        numbers = _live(snapshot, first, segment)
+        numbers = np.setdiff1d(_live(snapshot, first, segment), np.array(without, dtype=np.int64) - first)
         cut = segment.documents.cut()
         for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
             some = numbers[start : start + _DOCUMENTS_PER_BLOCK]
@@ -161,9 +163,9 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
     records = [segment.record for segment, _ in chosen]
     weights = [len(rows) / max(total, 1) for _, rows, _ in parts]
     unit = all(record.unit for record in records)
+    if snapshot.manifest.format_version < 3:  # which did not say
+        unit = are_of_unit_length(snapshot.store, stored)
     finish_rows(folder, recipe, offsets, stored, book.int8, unit, progress)
-    reaches = [record.reach for record in records if record.embeddings]
-    known = [reach for reach in reaches if reach is not None]
     record = SegmentRecord(
         name=folder.name,
         documents=len(offsets) - 1,
@@ -171,12 +173,12 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
         cut_documents=cut,
         files=describe_files(folder),
         block_rows=BLOCK_ROWS,
-        reach=(max(r[0] for r in known), max(r[1] for r in known)) if known else None,
+        reach=widest(records),
         spread=sum(w * record.spread for w, record in zip(weights, records, strict=True)),
         clipped=sum(w * record.clipped for w, record in zip(weights, records, strict=True)),
         unit=unit,
     )
-    return Made(record, book.learnt(), snapshot.manifest.dim)
+    return Made(record, book.learnt(), snapshot.manifest.dim, record.documents)
 
 
 def _live(snapshot: Snapshot, first: int, segment: Segment) -> NDArray[np.int64]:
@@ -186,8 +188,10 @@ def _live(snapshot: Snapshot, first: int, segment: Segment) -> NDArray[np.int64]
 
 
 def _like(snapshot: Snapshot, total: int) -> tuple[np.dtype[np.generic], tuple[int, int]]:
-    rows = snapshot.segments[0].embeddings.rows
-    return rows.dtype, (total, rows.shape[1])
+    store, dim = snapshot.manifest.store, snapshot.manifest.dim
+    if store == "residual4":
+        return np.dtype(np.uint8), (total, -(-dim // 4) * 2)
+    return np.dtype(store), (total, dim)
 
 
 def _renumbered(

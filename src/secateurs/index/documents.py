@@ -4,12 +4,14 @@
     keys, facts every value of the metadata, so that a filter finds its documents without reading the others
 
 A number in `facts` is a number, a text a text, true and false are one-byte blobs: SQLite orders these three apart. A
-list has one fact per entry; an object inside the metadata has facts under "outer.inner".
+list has one fact per entry; an object inside the metadata has facts under "outer.inner"; both have one more that says
+that they are there.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 import threading
 import zlib
@@ -17,11 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..errors import DamagedIndexError, SecateursError
 from .storage import REMEDY
 
 _IDS_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 _FEW = 100
+
+SOMETHING = b"[]"  # equal to no value that can be asked for
 
 Value: TypeAlias = str | int | float | bool
 Stored: TypeAlias = str | int | float | bytes
@@ -58,13 +65,13 @@ class DocumentWriter:
     def add(self, docno: str, text: str, metadata: Mapping[str, Any]) -> int | None:
         """None, or the number of the earlier document that has this docno already."""
         packed = json.dumps(dict(metadata), ensure_ascii=False)
-        row = (self._count, docno, text, packed, 0, row_checksum(docno, text, packed))
+        row = (self._count, docno, text, packed, 0, row_checksum(self._count, docno, text, packed))
         try:
             self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", row)
         except sqlite3.IntegrityError:
             found = self._connection.execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
             return int(found[0])
-        facts = {(self._key(key), stored(value)) for key, value in values_of(metadata)}
+        facts = {(self._key(key), stored(value)) for key, value in values_of(json.loads(packed))}
         self._connection.executemany(
             "INSERT INTO facts VALUES (?, ?, ?)", [(key, value, self._count) for key, value in facts]
         )
@@ -89,22 +96,28 @@ class DocumentWriter:
                 self._connection.close()
 
 
-def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value]]:
-    """The metadata's single values with their keys."""
+def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value | bytes]]:
+    """The metadata's single values with their keys; of a list or an object also that there is one."""
     for name, value in metadata.items():
-        for single in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(single, Mapping):
-                yield from values_of(single, f"{outer}{name}.")
+        key = f"{outer}{name}"
+        if isinstance(value, list | dict):
+            yield key, SOMETHING
+        for single in value if isinstance(value, list) else (value,):
+            if isinstance(single, dict):
+                yield from values_of(single, f"{key}.")
             elif isinstance(single, str | int | float):
-                yield f"{outer}{name}", single
+                yield key, single
 
 
-def stored(value: Value) -> Stored:
-    """A value as `facts` holds it."""
+def stored(value: Value | bytes) -> Stored:
+    """A value as `facts` holds it. Integers that SQLite has no room for become the nearest float."""
     if isinstance(value, bool):
         return b"\x01" if value else b"\x00"
-    if isinstance(value, int) and abs(value) >= 2**63:
-        return float(value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
     return value
 
 
@@ -150,7 +163,7 @@ class Documents:
         for number in numbers:
             try:
                 _, docno, text, packed, *written = found[number]
-                if written and written[0] != row_checksum(docno, text, packed):
+                if written and written[0] != row_checksum(number, docno, text, packed):
                     raise ValueError
                 documents.append(StoredDocument(docno, text, json.loads(packed)))
             except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -188,13 +201,13 @@ class Documents:
             return {}
         return dict(self._rows("SELECT number, cut FROM documents WHERE cut > 0", ()))
 
-    def numbers_where(self, condition: str, values: Sequence[Stored]) -> list[int]:
+    def numbers_where(self, condition: str, values: Sequence[Stored]) -> NDArray[np.int64]:
         """Documents with a fact that meets an SQL condition on key and value. The condition is ours, the values not."""
         if not self._has_checksums:
             raise SecateursError(f"{self._path} is of a version without filters: compact the index first")
         self.check()
         statement = f"SELECT number FROM facts WHERE key = (SELECT id FROM keys WHERE key = ?) AND {condition}"
-        return [row[0] for row in self._rows(statement, values)]
+        return np.array(self._rows(statement, values), dtype=np.int64).reshape(-1)
 
     def _select(self, columns: str, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
         found = {}
@@ -209,12 +222,14 @@ class Documents:
         try:
             with self._lock:
                 return self._connection.execute(statement, values).fetchall()
+        except UnicodeEncodeError:  # half a character: nothing that is stored is equal to that
+            return []
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedIndexError(f"{self._path} cannot be read ({error}): {REMEDY}") from error
 
 
-def row_checksum(docno: str, text: str, packed: str) -> int:
-    checksum = 0
+def row_checksum(number: int, docno: str, text: str, packed: str) -> int:
+    checksum = zlib.crc32(number.to_bytes(8, "little"))
     for field in (docno, text, packed):
         checksum = zlib.crc32(field.encode() + b"\0", checksum)
     return checksum

@@ -95,7 +95,7 @@ class Index:
                 written_by=f"secateurs {__version__}",
             )
 
-        build_folder(Path(path), fill)
+        build_folder(Path(path), fill, overwrite)
         return cls(path, loaded)
 
     def add(
@@ -140,10 +140,18 @@ class Index:
         """Go on to the newest state, if another process or Index has changed it; say whether it had."""
         earlier = self.snapshot
         newest = Snapshot.open(self.path, earlier)
-        if newest.manifest == earlier.manifest:
-            return False
-        self.snapshot = newest
-        return True
+        return newest.manifest != earlier.manifest and self._move_to(newest)
+
+    def _move_to(self, newest: Snapshot) -> bool:
+        """Forwards only: another thread may have opened something newer meanwhile."""
+        if newest.manifest.encoder != self.manifest.encoder:
+            raise EncoderMismatchError(f"{self.path} was replaced by an index of another encoder: open it again")
+        with self._lock:
+            behind = newest.manifest.commit < self.manifest.commit
+            if behind and Manifest.read(self.path) != newest.manifest:
+                return False
+            self.snapshot = newest
+            return True
 
     def _add(
         self,
@@ -158,10 +166,11 @@ class Index:
 
     def _write(self, change: Callable[[Writer], _T], progress: bool | None = False) -> _T:
         with writing(self.path, self.snapshot, progress) as writer:
+            self._move_to(writer.snapshot)
             try:
                 return change(writer)
             finally:
-                self.snapshot = writer.snapshot
+                self._move_to(writer.snapshot)
 
     def search(
         self,
@@ -236,8 +245,8 @@ class Index:
     def __len__(self) -> int:
         return len(self.snapshot)
 
-    def __contains__(self, docno: str) -> bool:
-        return self.snapshot.find(docno) is not None
+    def __contains__(self, docno: object) -> bool:
+        return isinstance(docno, str) and self.snapshot.find(docno) is not None
 
     def get(self, docno: str) -> Document:
         """The stored document of that docno."""
@@ -269,7 +278,7 @@ class Index:
             except UnicodeEncodeError as error:
                 raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
             encoded = self.encoder.encode_query(query)
-        if encoded.embeddings.shape[1] != self.manifest.dim and len(self):
+        if self.manifest.dim and encoded.embeddings.shape[1] != self.manifest.dim:
             raise UsageError(
                 f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, "
                 f"those of the index {self.manifest.dim}"

@@ -1,17 +1,18 @@
 """Who may do what with the folders of an index: one writer, any number of readers, and nothing removed under a reader.
 
 A lock belongs to an open file, so the system takes it from a process that dies. On Windows only the writer's lock is
-needed: a file that somebody has open cannot be removed there.
+needed: a folder in which somebody has a file open cannot be renamed there.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,7 @@ from .storage import PARTS, Manifest
 LOCK = "write.lock"
 _PATIENCE = 60.0  # seconds to wait for another writer
 _PAUSE = 0.02
+_BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK, errno.EDEADLK)
 
 
 @contextmanager
@@ -36,7 +38,10 @@ def write_lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
             if time.monotonic() > deadline:
                 raise LockedIndexError(f"another process has been writing to {folder} for a while: try again later")
             time.sleep(_PAUSE)
-        yield
+        try:
+            yield
+        finally:
+            _unlock(file)  # not only by closing: a process forked meanwhile has the file open too
 
 
 def _try_to_lock(file: IO[str]) -> bool:
@@ -49,9 +54,31 @@ def _try_to_lock(file: IO[str]) -> bool:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise SecateursError(f"{file.name} cannot be locked ({error.strerror}), so nothing may be changed") from error
     return True
+
+
+def _unlock(file: IO[str]) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        file.seek(0)
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+class FolderGoneError(SecateursError):
+    """A folder that a manifest names, and that was swept away since it was read."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"{folder} is gone: open the index again")
+        self.folder = folder
 
 
 class Hold:
@@ -67,7 +94,7 @@ class Hold:
             self._handle = os.open(folder, os.O_RDONLY)
             fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (FileNotFoundError, BlockingIOError) as error:  # other errors: a file system without locks
-            raise SecateursError(f"{folder} is gone: open the index again") from error
+            raise FolderGoneError(folder) from error
         except OSError:
             pass
 
@@ -79,19 +106,22 @@ class Hold:
 def sweep(folder: Path, manifest: Manifest) -> None:
     """Remove what the manifest does not name and no reader holds: interrupted writes, and states nobody looks at."""
     named = set(manifest.named())
-    for part in PARTS:
-        if (folder / part).is_dir():
-            for path in (folder / part).iterdir():
-                if (part, path.name) not in named:
-                    _remove(path)
-    for leftover in folder.glob("*.new"):
-        leftover.unlink()
+    with suppress(OSError):  # the next change tries again
+        for part in PARTS:
+            if (folder / part).is_dir():
+                for path in (folder / part).iterdir():
+                    if (part, path.name) not in named:
+                        _remove(path)
+        for leftover in folder.glob("*.new"):
+            leftover.unlink()
 
 
 def _remove(path: Path) -> None:
     """Unless a reader holds it. Nobody can take hold of it while it goes."""
     if sys.platform == "win32":
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            going = path.rename(path.with_name(f"{path.name}.going"))
+            shutil.rmtree(going, ignore_errors=True)
         return
     import fcntl
 
@@ -99,7 +129,7 @@ def _remove(path: Path) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path, ignore_errors=True)
-    except BlockingIOError:
+    except OSError:
         pass
     finally:
         os.close(handle)

@@ -9,6 +9,7 @@ the repaired index is committed.
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ from .storage import (
     FORMAT_VERSION,
     MANIFEST,
     MANIFEST_COPY,
+    REMEDY,
     SEGMENTS,
     Files,
     Manifest,
@@ -58,16 +60,25 @@ def repair(path: Path) -> list[str]:
             raise SecateursError(f"{path} is of a version that cannot be repaired: {_INDEX_AGAIN}")
         try:
             check_snapshot(Snapshot(path, manifest))
-        except DamagedIndexError as error:
-            said.append(f"found: {str(error).rpartition(': ')[0]}")
+        except (SecateursError, OSError) as error:
+            said.append(f"found: {str(error).removesuffix(f': {REMEDY}')}")
         else:
             return said or ["nothing is damaged"]
         rescue = _Rescue(path, manifest)
         recipe = Recipe(manifest.store, manifest.gather)
         folder = path / SEGMENTS / uuid.uuid4().hex[:12]
-        made = write_segment(
-            folder, (("", document) for document in rescue.documents()), None, recipe, dim=manifest.dim or None
-        )
+        try:
+            made = write_segment(
+                folder,
+                (("", document) for document in rescue.documents()),
+                None,
+                recipe,
+                int8=rescue.int8,
+                dim=manifest.dim or None,
+            )
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         repaired = replace(
             manifest,
             segments=(made.record,),
@@ -112,10 +123,11 @@ class _Rescue:
         self._manifest = manifest
         self.said: list[str] = []
         book, files = codebook_folder(path, manifest), manifest.codebook.files
+        self.int8: Int8Store | None = None
         self._store: Store | None = Float16Store() if manifest.store == "float16" else None
         step = manifest.codebook.step
         if manifest.store != "float16" and step is not None and _sound(book, files, "centre.npy"):
-            self._store = Int8Store(open_array(book / "centre.npy"), step)
+            self._store = self.int8 = Int8Store(open_array(book / "centre.npy"), step)
         self._levels: NDArray[np.int8] | None = None
         if manifest.store == "residual4":
             if _sound(book, files, CENTROIDS) and _sound(book, files, "levels.npy"):
@@ -247,7 +259,7 @@ def _stored(folder: Path, count: int) -> Iterator[tuple[int, Document | None, in
         try:
             connection = connection or sqlite3.connect(uri, uri=True)
             docno, text, packed, checksum, cut = connection.execute(statement, (number,)).fetchone()
-            if checksum != row_checksum(docno, text, packed):
+            if checksum != row_checksum(number, docno, text, packed):
                 raise ValueError
             yield number, Document(docno, text, json.loads(packed)), int(cut)
         except (sqlite3.Error, TypeError, ValueError, AttributeError):

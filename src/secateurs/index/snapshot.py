@@ -15,7 +15,7 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SecateursError
+from ..errors import DamagedIndexError, SecateursError, UsageError
 from ..filters import Filter
 from ..frequencies import Frequencies
 from ..gather import GATHERERS, Gatherer, check_gatherer
@@ -23,8 +23,9 @@ from ..gather.exhaustive import Exhaustive
 from ..maxsim import PreparedQuery
 from .checksums import check_files
 from .codebooks import Codebook
+from .locks import FolderGoneError, Hold
 from .segments import Segment, read_frequencies
-from .storage import DELETIONS, SEGMENTS, Manifest, open_array
+from .storage import DELETIONS, REMEDY, SEGMENTS, Manifest, open_array, widest
 from .stores import Float16Store, Int8Store, Store
 
 _FILTERS_KEPT = 64
@@ -51,9 +52,11 @@ class Snapshot:
         self.firsts = np.cumsum([0, *sizes])  # (segments + 1,): the number of each segment's first document
         self.live: NDArray[np.bool_] | None = None  # which documents are not deleted; None: all
         self._gone: list[Frequencies] = []
+        self._holds: list[Hold] = []
         for first, record in zip(self.firsts.tolist(), manifest.segments, strict=False):
             if record.deletions is not None:
                 folder = path / DELETIONS / record.deletions.name
+                self._holds.append(Hold(folder))
                 check_files(folder, record.deletions.files)
                 if self.live is None:
                     self.live = np.ones(sum(sizes), dtype=bool)
@@ -70,9 +73,11 @@ class Snapshot:
         while True:
             try:
                 return cls(path, manifest, earlier)
-            except (SecateursError, OSError):
+            except (SecateursError, OSError) as error:
                 newer = Manifest.read(path)
                 if newer == manifest:
+                    if isinstance(error, FolderGoneError):
+                        raise DamagedIndexError(f"{error.folder} is missing: {REMEDY}") from error
                     raise
                 manifest = newer
 
@@ -97,12 +102,7 @@ class Snapshot:
             return Float16Store()
         int8 = self.codebook.int8
         assert int8 is not None
-        reaches = [record.reach for record in self.manifest.segments if record.embeddings]
-        known = [reach for reach in reaches if reach is not None]
-        reach = None
-        if known and len(known) == len(reaches):
-            reach = max(one for one, _ in known), max(other for _, other in known)
-        return Int8Store(int8.centre, int8.step, reach)
+        return Int8Store(int8.centre, int8.step, widest(self.manifest.segments))
 
     def gatherer(self, name: str) -> Gatherer:
         with self._lock:  # opened once, however many threads come for it
@@ -151,6 +151,8 @@ class Snapshot:
 
     def find(self, docno: str) -> int | None:
         """The number of a live document."""
+        if not isinstance(docno, str):
+            raise UsageError(f"a docno is a text, not {docno!r}")
         for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
             number = segment.documents.number(docno)
             if number is not None and (self.live is None or self.live[first + number]):
@@ -163,13 +165,18 @@ class Snapshot:
             raise self._missing(docno)
         return found
 
-    def numbers(self, docnos: Sequence[str]) -> NDArray[np.int64]:
-        """The numbers of many live documents."""
+    def find_all(self, docnos: Sequence[str]) -> dict[str, int]:
+        """The numbers of those that are live documents."""
         found: dict[str, int] = {}
         for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
             for docno, number in segment.documents.numbers(docnos).items():
                 if self.live is None or self.live[first + number]:
                     found[docno] = first + number
+        return found
+
+    def numbers(self, docnos: Sequence[str]) -> NDArray[np.int64]:
+        """The numbers of documents that must be there."""
+        found = self.find_all(docnos)
         for docno in docnos:
             if docno not in found:
                 raise self._missing(docno)

@@ -37,7 +37,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -104,6 +105,15 @@ class SegmentRecord:
         return self.embeddings - (self.deletions.embeddings if self.deletions else 0)
 
 
+def widest(records: Iterable[SegmentRecord]) -> tuple[float, float] | None:
+    """A reach that covers all of them, or None if one is not known."""
+    reaches = [record.reach for record in records if record.embeddings]
+    known = [reach for reach in reaches if reach is not None]
+    if not known or len(known) < len(reaches):
+        return None
+    return max(longest for longest, _ in known), max(farthest for _, farthest in known)
+
+
 @dataclass(frozen=True)
 class Manifest:
     dim: int
@@ -118,18 +128,13 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
-        """All or nothing: a new file, synced, then renamed over the old one. The copy follows."""
+        """All or nothing: a new file, synced, then renamed over the old one. The copy follows, if there is room."""
         content = asdict(self)
         content["checksum"] = _checksum(content)
         packed = json.dumps(content, indent=2, ensure_ascii=False).encode()
-        for name in (MANIFEST, MANIFEST_COPY):
-            new = folder / f"{name}.new"
-            with new.open("wb") as file:
-                file.write(packed)
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(folder / name)
-            sync_folder(folder)
+        _write_whole(folder / MANIFEST, packed)
+        with suppress(OSError):  # the change is made; the next one writes the copy again
+            _write_whole(folder / MANIFEST_COPY, packed)
 
     @classmethod
     def read(cls, folder: Path, name: str = MANIFEST) -> Manifest:
@@ -157,9 +162,14 @@ class Manifest:
     @classmethod
     def _from_content(cls, content: dict[str, Any]) -> Manifest:
         segments = [
-            SegmentRecord(**(segment | {"deletions": deletions and DeletionsRecord(**deletions)}))
+            SegmentRecord(
+                **segment
+                | {
+                    "deletions": segment["deletions"] and DeletionsRecord(**segment["deletions"]),
+                    "reach": segment["reach"] and tuple(segment["reach"]),
+                }
+            )
             for segment in content["segments"]
-            for deletions in [segment["deletions"]]
         ]
         codebook = CodebookRecord(**content["codebook"])
         return cls(**content | {"codebook": codebook, "segments": tuple(segments), "gather": tuple(content["gather"])})
@@ -171,6 +181,8 @@ class Manifest:
         record = SegmentRecord(**{name: value for name, value in segment.items() if name in known})
         files = {name: record.files[name] for name in OF_CODEBOOK if name in record.files}
         gather = tuple(name for name, needed in FILES_OF.items() if set(needed) <= set(record.files))
+        if record.embeddings == 0:  # had nothing to prepare; an index of nothing may become anything
+            gather = ("cells",)
         codebook = CodebookRecord(None, record.embeddings, segment["step"], 0.0, files)
         return cls(**content | {"codebook": codebook, "segments": (record,), "gather": gather})
 
@@ -182,6 +194,16 @@ class Manifest:
             yield SEGMENTS, record.name
             if record.deletions is not None:
                 yield DELETIONS, record.deletions.name
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    sync_folder(path.parent)
 
 
 def codebook_folder(folder: Path, manifest: Manifest) -> Path:

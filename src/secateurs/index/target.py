@@ -7,12 +7,13 @@ import platform
 import shutil
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ..errors import SecateursError
 from .locks import sweep, write_lock
-from .storage import MANIFEST, Manifest, sync_folder
+from .storage import MANIFEST, MANIFEST_COPY, Manifest, sync_folder
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -26,7 +27,7 @@ def check_target(target: Path, overwrite: bool) -> None:
         raise SecateursError(f"{target} exists and is not an index: it is left as it is, choose another name")
 
 
-def build_folder(target: Path, fill: Callable[[Path], Manifest]) -> None:
+def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool) -> None:
     """Let `fill` make the index in a hidden folder beside the target; only a finished one gets the target's name.
 
     An index that is there already is replaced by one rename, that of its manifest: whoever opens it, and whenever the
@@ -40,11 +41,12 @@ def build_folder(target: Path, fill: Callable[[Path], Manifest]) -> None:
         manifest = fill(hidden)
         if (target / MANIFEST).is_file():
             with write_lock(target):
+                check_target(target, overwrite)  # somebody may have been first
                 for part, name in manifest.named():
                     (target / part).mkdir(exist_ok=True)
                     (hidden / part / name).rename(target / part / name)
                     sync_folder(target / part)
-                manifest = replace(manifest, commit=Manifest.read(target).commit + 1)
+                manifest = replace(manifest, commit=_last_commit(target) + 1)
                 manifest.write(target)
                 sweep(target, manifest)
         else:
@@ -58,10 +60,22 @@ def build_folder(target: Path, fill: Callable[[Path], Manifest]) -> None:
             shutil.rmtree(hidden, ignore_errors=True)
 
 
+def _last_commit(target: Path) -> int:
+    for name in (MANIFEST, MANIFEST_COPY):
+        with suppress(SecateursError):
+            return Manifest.read(target, name).commit
+    return 0  # it cannot be read, which may be why it is replaced
+
+
 def remove_leftovers(target: Path) -> None:
     """Folders of builds on this machine whose process is gone, for instance by a power cut."""
     prefix = f".{target.name}.building-{platform.node()}-"
-    for path in target.parent.iterdir():
+    with suppress(OSError):
+        _remove_leftovers(target.parent, prefix)
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    for path in folder.iterdir():
         if path.name.startswith(prefix):
             pid = path.name.removeprefix(prefix).partition("-")[0]
             if pid.isdigit() and not _runs(int(pid)):

@@ -1,4 +1,5 @@
-"""Changes to an index: add, replace, delete, compact. Each is one commit, and one commit is one rename.
+"""Changes to an index: add, replace, delete, compact. Each is one commit, and one commit is one rename. Tidying up
+afterwards is another, which changes no answer.
 
 New folders are written and synced first; then a new manifest names them. Until its rename nobody sees them, and after
 it everybody does. What a crash leaves unnamed is swept away by the next change.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,14 +21,16 @@ from numpy.typing import NDArray
 
 from ..corpus import OnBad
 from ..encoders import Encoder
+from ..errors import SecateursError
+from ..records import Document
 from ..version import __version__
 from .building import Item, Made, Recipe, write_segment
 from .checksums import describe_files
-from .compaction import has_outgrown, merge, rewrite, to_merge
+from .compaction import clips_too_much, has_outgrown, live_documents, merge, rewrite, to_merge
 from .locks import sweep, write_lock
-from .segments import Segment, write_frequencies
+from .segments import Segment, read_frequencies, write_frequencies
 from .snapshot import Snapshot
-from .storage import DELETIONS, FORMAT_VERSION, SEGMENTS, DeletionsRecord, SegmentRecord
+from .storage import DELETIONS, FORMAT_VERSION, SEGMENTS, DeletionsRecord, Manifest, SegmentRecord, open_array
 from .target import remove_leftovers
 
 _T = TypeVar("_T")
@@ -65,6 +69,9 @@ class Writer:
                 replaced.append(number)
             return number is not None and not replacing
 
+        def take_along(embeddings: int, clipped: float) -> Iterable[Document] | None:
+            return live_documents(snapshot, replaced) if clips_too_much(manifest, embeddings, clipped) else None
+
         # A codebook that was learnt from nothing says nothing: the first documents bring their own.
         empty = not any(record.embeddings for record in manifest.segments)
 
@@ -77,31 +84,29 @@ class Writer:
                 progress=self._progress,
                 on_bad=on_bad,
                 is_taken=is_taken,
+                take_along=take_along,
                 codebook=None if empty else snapshot.codebook.learnt(),
                 dim=manifest.dim,
             )
 
         with self._new_segment(make) as made:
-            if made.record.documents == 0:
+            if made.given == 0:
                 return Changes()
             replaced = sorted(set(replaced))
-            records = (*self._without(replaced), made.record)
-            self._commit(records, made if empty else None)
+            if made.took_along:
+                self._commit((made.record,), made)
+            else:
+                self._commit((*self._without(replaced), made.record), made if empty else None)
         self._tidy()
-        return Changes(added=made.record.documents - len(replaced), replaced=len(replaced))
+        return Changes(added=made.given - len(replaced), replaced=len(replaced))
 
     def delete(self, docnos: Iterable[str]) -> Changes:
-        numbers, missing = [], []
-        for docno in dict.fromkeys(docnos):
-            number = self.snapshot.find(docno)
-            if number is None:
-                missing.append(docno)
-            else:
-                numbers.append(number)
-        if numbers:
-            self._commit(self._without(numbers))
+        wanted = list(dict.fromkeys(docnos))
+        found = self.snapshot.find_all(wanted)
+        if found:
+            self._commit(self._without(list(found.values())))
             self._tidy()
-        return Changes(deleted=len(numbers), missing=tuple(missing))
+        return Changes(deleted=len(found), missing=tuple(docno for docno in wanted if docno not in found))
 
     def compact(self) -> None:
         """Everything that lives as one segment, under a codebook learnt from it."""
@@ -119,10 +124,17 @@ class Writer:
             self._commit((made.record,), made)
 
     def _tidy(self) -> None:
-        if has_outgrown(self.snapshot.manifest):
-            self.compact()
-        while names := to_merge(self.snapshot.manifest):
-            self._merge(names)
+        """Rewrite what needs it. The change is made already: what goes wrong here must not look like its failure."""
+        try:
+            if has_outgrown(self.snapshot.manifest):
+                self.compact()
+            while names := to_merge(self.snapshot.manifest):
+                self._merge(names)
+        except (SecateursError, OSError, MemoryError) as error:
+            warnings.warn(
+                f"{self.path} was changed, but could not be tidied up ({error}): the next change tries again",
+                stacklevel=2,
+            )
 
     def _merge(self, names: Sequence[str]) -> None:
         def make(folder: Path) -> Made:
@@ -139,7 +151,8 @@ class Writer:
         try:
             yield make(folder)
         finally:
-            if folder.name not in {record.name for record in self.snapshot.manifest.segments}:
+            # What is on disk decides: an exception may have come just after a commit.
+            if (SEGMENTS, folder.name) not in set(Manifest.read(self.path).named()):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _without(self, numbers: Sequence[int]) -> tuple[SegmentRecord, ...]:
@@ -156,15 +169,22 @@ class Writer:
                 continue
             before = record.deletions.documents if record.deletions else 0
             if len(deleted) > before:
-                record = replace(record, deletions=self._write_deletions(segment, deleted))
+                record = replace(record, deletions=self._write_deletions(segment, record.deletions, deleted))
             records.append(record)
         return tuple(records)
 
-    def _write_deletions(self, segment: Segment, numbers: NDArray[np.int64]) -> DeletionsRecord:
+    def _write_deletions(
+        self, segment: Segment, before: DeletionsRecord | None, numbers: NDArray[np.int64]
+    ) -> DeletionsRecord:
         folder = self.path / DELETIONS / _new_name()
         folder.mkdir(parents=True)
         np.save(folder / "numbers.npy", numbers.astype(np.int32))
-        write_frequencies(folder, segment.frequencies_of(numbers))
+        if before is None:
+            write_frequencies(folder, segment.frequencies_of(numbers))
+        else:
+            earlier = self.path / DELETIONS / before.name
+            new = np.setdiff1d(numbers, open_array(earlier / "numbers.npy"))
+            write_frequencies(folder, read_frequencies(earlier) + segment.frequencies_of(new))
         embeddings = int((segment.offsets[numbers + 1] - segment.offsets[numbers]).sum())
         cut = len(segment.documents.cut().keys() & set(numbers.tolist()))
         return DeletionsRecord(folder.name, len(numbers), embeddings, cut, describe_files(folder))
@@ -198,7 +218,7 @@ def writing(path: Path, earlier: Snapshot, progress: bool | None) -> Iterator[Wr
         try:
             yield writer
         finally:
-            sweep(path, writer.snapshot.manifest)
+            sweep(path, Manifest.read(path))
 
 
 def _new_name() -> str:
