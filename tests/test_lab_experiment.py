@@ -2,8 +2,10 @@
 
 import csv
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet
@@ -209,6 +211,31 @@ def test_topics_are_the_judged_queries_and_their_sample_is_always_the_same(tmp_p
         (tmp_path / "qrels").write_text(content)
         with pytest.raises(SecateursError, match=message):
             read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
+
+
+def test_topics_of_ir_datasets_and_what_can_go_wrong_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dataset:
+        def queries_iter(self) -> Iterator[SimpleNamespace]:
+            yield SimpleNamespace(query_id="1", default_text=lambda: "do goldfish grow")
+
+        def qrels_iter(self) -> Iterator[SimpleNamespace]:
+            yield SimpleNamespace(query_id="1", doc_id="fish", relevance=2)
+
+    class Offline(Dataset):
+        def qrels_iter(self) -> Iterator[SimpleNamespace]:
+            raise RuntimeError("All download sources failed")
+
+    known = {"fishes": Dataset(), "offline": Offline(), "no-qrels": object()}
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__))  # type: ignore[arg-type]
+    topics = read_topics("ir_datasets:fishes", "ir_datasets:fishes")
+    assert (topics.queries, topics.relevant("1", 2)) == ({"1": "do goldfish grow"}, {"fish"})
+    for name, message in (
+        ("offline", "cannot download 'offline'"),
+        ("no-qrels", "has no 'no-qrels' with"),
+        ("none", "has no 'none' with"),
+    ):
+        with pytest.raises(SecateursError, match=message):
+            read_topics("ir_datasets:fishes", f"ir_datasets:{name}")
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, topics: Topics, tmp_path: Path) -> None:

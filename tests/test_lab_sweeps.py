@@ -75,3 +75,8 @@ def test_sweeping_too_much_or_twice_is_refused() -> None:
 
 def test_settings_of_one_row() -> None:
     assert parse_settings("gather=exhaustive p=all") == {"gather": "exhaustive", "p": None}
+    assert parse_settings("p=3 where=year >= 2020") == {"p": 3, "where": "year >= 2020"}
+
+
+def test_a_condition_is_one_value_whatever_is_in_it() -> None:
+    assert [one.where for one in sweep("where=a in (1, 2:3)")] == ["a in (1, 2:3)"]

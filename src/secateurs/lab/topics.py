@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ..corpus import IR_DATASETS
 from ..errors import SecateursError, UsageError, require
@@ -61,7 +62,7 @@ def read_topics(queries: str, qrels: str) -> Topics:
 
 def _queries(source: str) -> Iterator[tuple[str, str]]:
     if source.startswith(IR_DATASETS):
-        for query in _dataset(source).queries_iter():
+        for query in _from_dataset(source, "queries_iter"):
             yield query.query_id, query.default_text()
         return
     seen: set[str] = set()
@@ -74,7 +75,7 @@ def _queries(source: str) -> Iterator[tuple[str, str]]:
 
 def _qrels(source: str) -> Iterator[tuple[str, str, int]]:
     if source.startswith(IR_DATASETS):
-        for qrel in _dataset(source).qrels_iter():
+        for qrel in _from_dataset(source, "qrels_iter"):
             yield qrel.query_id, qrel.doc_id, qrel.relevance
         return
     for place, (qid, _, docno, grade) in columns(Path(source), 4, "qid, iteration, docno, grade"):
@@ -102,9 +103,14 @@ def _group(qrels: Iterator[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
     return grouped
 
 
-def _dataset(source: str):  # type: ignore[no-untyped-def]  # ir_datasets has no types
+def _from_dataset(source: str, what: str) -> Iterator[Any]:
     name = source.removeprefix(IR_DATASETS)
+    library = require("ir_datasets", "datasets")
     try:
-        return require("ir_datasets", "datasets").load(name)
-    except KeyError as error:
-        raise SecateursError(f"ir_datasets has no {name!r}") from error
+        yield from getattr(library.load(name), what)()
+    except (KeyError, AttributeError) as error:
+        raise SecateursError(f"ir_datasets has no {name!r} with queries and judgements") from error
+    except (RuntimeError, OSError) as error:
+        raise SecateursError(
+            f"ir_datasets cannot download {name!r}: is there a network? Files of your own work too"
+        ) from error
