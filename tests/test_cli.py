@@ -221,7 +221,7 @@ def test_debug_shows_the_trace() -> None:
     "command",
     [
         *("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
-        *("evaluate", "report", "reproduce"),
+        *("serve", "evaluate", "report", "reproduce"),
     ],
 )
 def test_help_shows_an_example(command: str) -> None:

@@ -41,6 +41,25 @@ def test_a_document_is_framed_and_loses_its_punctuation(encoder: OnnxEncoder) ->
     assert document.token_kinds.tolist() == [CLS, MARKER, W, W, W, W, SEP]
 
 
+def test_spans_say_where_each_stored_token_stands_in_characters(encoder: OnnxEncoder) -> None:
+    text = "🐟 Goldfish, they grow!"
+    token_ids, spans = encoder.document_spans(text)
+    assert token_ids.tolist() == encoder.encode_document(text).token_ids.tolist()
+    found = dict(zip(tokens(encoder, token_ids), spans, strict=True))
+    assert [found[special] for special in ("[CLS]", "[unused1]", "[SEP]")] == [None, None, None]
+    shown = {token: text[span[0] : span[1]] for token, span in found.items() if span is not None}
+    assert shown == {"[UNK]": "🐟", "gold": "Gold", "##fish": "fish", "they": "they", "grow": "grow"}
+
+
+def test_spans_of_a_long_document_end_where_it_was_cut(encoder: OnnxEncoder) -> None:
+    text = "fish " * 400
+    token_ids, spans = encoder.document_spans(text)
+    assert len(spans) == len(token_ids) == 300
+    assert spans[2] == (0, 4)
+    assert spans[-2] == (296 * 5, 296 * 5 + 4)
+    assert spans[-1] is None
+
+
 def test_embeddings_have_unit_length(encoder: OnnxEncoder) -> None:
     for encoded in (encoder.encode_query("a"), encoder.encode_document("some words")):
         assert np.linalg.norm(encoded.embeddings, axis=1) == pytest.approx(1, abs=1e-5)

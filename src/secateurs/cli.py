@@ -10,12 +10,12 @@ import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from .encoders import DEFAULT_MODEL
-from .errors import SecateursError, UsageError
+from .errors import SecateursError, UsageError, require
 from .printing import (
     print_explanation,
     print_ranking,
@@ -313,6 +313,7 @@ def demo(
     path: Annotated[Path, typer.Argument(metavar="[INDEX]", help="Where the demo index goes.")] = Path("demo.sec"),
     p: Annotated[int, typer.Option("-p", "--p", metavar="N", help="What to compare unpruned search with.")] = 3,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Index again even if the index is there.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Then open the explorer page on it.")] = False,
 ) -> None:
     """Index the standard library's documentation strings and ask a few questions, pruned and not."""
     from . import demo as library
@@ -320,6 +321,8 @@ def demo(
     from .index.storage import MANIFEST
 
     SearchSettings(p=p)
+    if serve:
+        require("fastapi", "serve")  # said now, not after the work
     if rebuild or not (path / MANIFEST).is_file():
         documents = library.standard_library()
         typer.echo(f"Indexing {len(documents):,} documentation strings of this Python's standard library.")
@@ -339,6 +342,74 @@ def demo(
     command = "secateurs" if shutil.which("secateurs") else sys.argv[0]  # in a virtual environment that is not active
     typer.echo(f'\nNow try:  {command} search {path} "delete a whole directory tree" -p {p}')
     typer.echo(f'          {command} explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')
+    if serve:
+        typer.echo("")
+        _serve([path])
+    else:
+        typer.echo(f"See it:   {command} serve {path}     and open http://127.0.0.1:8000/ in a browser")
+
+
+@app.command(name="serve", epilog="Example:  secateurs serve demo.sec --api-key-file keys.txt")
+def serve_indexes(
+    paths: Annotated[list[Path], typer.Argument(metavar="INDEX...", help="Index folders: demo.sec is served as demo.")],
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Who can reach it: by default this machine only.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = 8000,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keys, one a line. Who has one may add, update and delete documents."),
+    ] = None,
+    require_key_for_reads: Annotated[
+        bool, typer.Option("--require-key-for-reads", help="Nobody may search without a key either.")
+    ] = False,
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A host name to answer to, besides localhost: that of a proxy in front."),
+    ] = None,
+    max_body: Annotated[int, typer.Option(metavar="BYTES", help="Largest request.")] = 4 << 20,
+    max_k: Annotated[int, typer.Option(metavar="N", help="Most hits.")] = 1000,
+    max_p: Annotated[int, typer.Option(metavar="N", help="Most query embeddings.")] = 512,
+    max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
+    max_batch: Annotated[int, typer.Option(metavar="N", help="Most documents in one write.")] = 100,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="Searches at once: by default one per core.")] = None,
+    max_waiting: Annotated[int, typer.Option(metavar="N", help="Searches that wait; more are answered 429.")] = 64,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a search, with its wait.")] = 10.0,
+) -> None:
+    """Serve indexes over HTTP, with an explorer page that shows what pruning does.
+
+    Without a key file the service only reads. It stops on Ctrl-C or SIGTERM, after finishing what runs.
+    """
+    from .service.limits import Limits
+    from .threads import usable_cores
+
+    limits = Limits(
+        body_bytes=max_body,
+        query_characters=max_query,
+        k=max_k,
+        p=max_p,
+        batch=max_batch,
+        threads=usable_cores() if threads is None else threads,
+        waiting=max_waiting,
+        seconds=timeout,
+    )
+    _serve(
+        paths,
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        require_key_for_reads=require_key_for_reads,
+        allowed_hosts=allowed_host or (),
+        limits=limits,
+    )
+
+
+def _serve(paths: list[Path], **options: Any) -> None:
+    for module in ("fastapi", "uvicorn", "prometheus_client"):
+        require(module, "serve")
+    from .service.server import serve
+
+    serve(paths, **options)
 
 
 @app.command(

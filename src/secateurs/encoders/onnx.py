@@ -187,6 +187,14 @@ class OnnxEncoder:
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.id_to_token(token_id) or f"#{token_id}"
 
+    def document_spans(self, text: str) -> tuple[NDArray[np.int32], list[tuple[int, int] | None]]:
+        """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""
+        positions = self._document_positions(text)
+        pieces = self._tokenizer.encode(text, add_special_tokens=False).offsets
+        spans = [None, None, *pieces[: len(positions.kinds) - _FRAME], None]  # [CLS], the marker, and [SEP] at the end
+        stored = np.flatnonzero(positions.kinds != TokenKind.PUNCTUATION)
+        return positions.token_ids[stored].astype(np.int32), [spans[position] for position in stored]
+
     def _query_positions(self, text: str) -> _Positions:
         settings = self.settings
         framed = self._frame(text, "query_marker", settings.query_limit)

@@ -1,0 +1,140 @@
+"""What is sent back: the library's records as JSON, under their own names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ..records import SearchStats
+
+
+class Highlight(BaseModel):
+    """A piece of a document's text that is the best match of some query embedding."""
+
+    start: int = Field(description="In Unicode code points of the text")
+    end: int
+    contribution: float = Field(description="What it adds to the document's score: the sum of the similarities")
+    positions: list[int] = Field(description="The query embeddings it is the best match of")
+    similarities: list[float] = Field(description="With each of them")
+
+
+class QueryToken(BaseModel):
+    """One query embedding and its place in the importance order."""
+
+    position: int
+    token: str
+    kind: str
+    collection_frequency: int
+    importance: int = Field(description="1 is the most important")
+    kept: bool = Field(description="Used for gathering")
+
+
+class HitAnswer(BaseModel):
+    rank: int
+    docno: str
+    score: float
+    text: str
+    metadata: dict[str, Any]
+    highlights: list[Highlight] | None = Field(
+        default=None, description="With details, where the encoder can tell which words its embeddings stand for"
+    )
+
+
+class SearchAnswer(BaseModel):
+    """A Ranking."""
+
+    hits: list[HitAnswer]
+    kept: list[int] = Field(description="Query positions used for gathering, most important first")
+    plan: dict[str, Any] = Field(description="What the settings became for this query; p null: all were kept")
+    stats: SearchStats
+    tokens: list[QueryToken] | None = Field(default=None, description="With details: most important first")
+
+
+class TokenMatch(QueryToken):
+    """A query embedding's best match in one document."""
+
+    gathers: bool = Field(description="On its own it gathers this document; only kept embeddings are asked")
+    similarity: float | None = Field(description="Its share of the score; null for a document without embeddings")
+    match: str
+    match_position: int
+
+
+class DocumentToken(BaseModel):
+    token: str
+    start: int | None = Field(description="In Unicode code points of the text; null for a special token")
+    end: int | None
+
+
+class SimilarityMap(BaseModel):
+    """Everything MaxSim takes its maxima of."""
+
+    text: str
+    document_tokens: list[DocumentToken]
+    similarities: list[list[float]] = Field(description="A row per document token, a column per query position")
+
+
+class ExplainAnswer(BaseModel):
+    """An Explanation."""
+
+    docno: str
+    score: float | None
+    gathered: bool
+    rank: int | None
+    documents_scored: int
+    tokens: list[TokenMatch]
+    map: SimilarityMap | None = None
+
+
+class CurvePoint(BaseModel):
+    p: int
+    documents_gathered: int
+    documents_scored: int
+    overlap: float = Field(description="Of the k best of the unpruned ranking, the share that is found")
+    milliseconds: float = Field(description="Of the search without encoding, the quicker of two")
+
+
+class CurveAnswer(BaseModel):
+    """The same query with every p."""
+
+    k: int
+    gather: str
+    documents_in_index: int
+    points: list[CurvePoint]
+
+
+class InfoAnswer(BaseModel):
+    """What Index.info() tells, with the name it is served under in the place of the folder."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    documents: int
+    embeddings: int
+    gather: list[str]
+
+
+class IndexesAnswer(BaseModel):
+    indexes: list[InfoAnswer]
+    writable: bool = Field(description="Whether the service takes writes, from whoever has a key")
+
+
+class DocumentAnswer(BaseModel):
+    docno: str
+    text: str
+    metadata: dict[str, Any]
+
+
+class ChangesAnswer(BaseModel):
+    """How many documents a write added, replaced and deleted, and which it did not find."""
+
+    added: int
+    replaced: int
+    deleted: int
+    missing: list[str]
+
+
+class HealthAnswer(BaseModel):
+    status: str
+    indexes: list[str]
+    version: str

@@ -1,0 +1,204 @@
+"""The routes. Each one checks its request, has the library do the work on a thread, and writes the answer there too."""
+
+# Annotations are objects here, not strings: the request models exist only inside `create_app`.
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from time import monotonic
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Query, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from ..corpus import BadDocumentError
+from ..errors import DuplicateDocumentError, LockedIndexError, UsageError
+from ..index.index import Index
+from ..version import __version__
+from . import answers, metrics
+from .gate import Gate
+from .keys import ApiKeys
+from .limits import Limits
+from .openapi import KEY_NEEDED, answers_with, describe
+from .problems import Problem, on_http_error, on_invalid_request, on_problem
+from .requests import RequestModels, to_documents, to_query, to_settings
+from .served import Served
+from .work import Workers
+
+_MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may do what. Without keys nobody writes."""
+
+    keys: ApiKeys | None = None
+    reads_need_a_key: bool = False
+    hosts: frozenset[str] | None = None  # names the server answers to; None: any
+
+
+def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, access: Access | None = None) -> FastAPI:
+    """An application that serves open indexes by name."""
+    limits, access = limits or Limits(), access or Access()
+    models, measured = RequestModels.within(limits), metrics.Metrics()
+    served = {name: Served(name, index, measured) for name, index in indexes.items()}
+    readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
+    writers = {name: Workers("writes", 1, limits.writes) for name in served}
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        with ExitStack() as stack:
+            for workers in (readers, *writers.values()):
+                stack.enter_context(workers)
+            yield
+
+    app = FastAPI(
+        title="Secateurs",
+        version=__version__,
+        summary="Gather with the few query embeddings that matter, score with all of them.",
+        docs_url=None,  # FastAPI's page of documentation comes from elsewhere; the description itself is here
+        redoc_url=None,
+        lifespan=lifespan,
+        exception_handlers={
+            Problem: on_problem,
+            HTTPException: on_http_error,
+            RequestValidationError: on_invalid_request,
+        },
+    )
+    app.add_middleware(
+        Gate,
+        limits=limits,
+        metrics=measured,
+        keys=access.keys,
+        reads_need_a_key=access.reads_need_a_key,
+        hosts=access.hosts,
+    )
+
+    def find(name: str) -> Served:
+        if name not in served:
+            known = ", ".join(served)
+            raise Problem(404, f"there is no index {name!r} here: there are {known}", [("name", "no such index")])
+        return served[name]
+
+    async def read(work: Callable[..., BaseModel], *arguments: Any) -> Response:
+        return await readers.run(_answer, work, *arguments)
+
+    async def write(name: str, work: Callable[..., BaseModel], *arguments: Any) -> Response:
+        return await writers[name].run(_answer, work, *arguments)
+
+    @app.post("/v1/indexes/{name}/search", **answers_with(answers.SearchAnswer, 400, 404, 413, 422, 429, 503))
+    async def search(name: str, request: models.search) -> Response:  # type: ignore[name-defined]
+        """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
+        return await read(find(name).search, to_query(request), to_settings(request), request.details)
+
+    @app.get("/v1/indexes/{name}/explain", **answers_with(answers.ExplainAnswer, 404, 422, 429, 503))
+    async def explain(
+        name: str,
+        request: Annotated[models.explain, Query()],  # type: ignore[name-defined]
+    ) -> Response:
+        """Token by token, why a document has its score, and which query embeddings gather it."""
+        return await read(find(name).explain, request.query, request.docno, to_settings(request), request.map)
+
+    @app.get("/v1/indexes/{name}/prune-curve", **answers_with(answers.CurveAnswer, 404, 422, 429, 503))
+    async def prune_curve(
+        name: str,
+        request: Annotated[models.curve, Query()],  # type: ignore[name-defined]
+    ) -> Response:
+        """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
+        deadline = monotonic() + limits.seconds
+        return await read(find(name).curve, request.query, to_settings(request), deadline)
+
+    @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422, 429))
+    async def info(name: str) -> Response:
+        """What the index is and holds."""
+        return await read(find(name).info)
+
+    @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer, 429))
+    async def list_indexes() -> Response:
+        """Every index that is served."""
+        return await read(
+            lambda: answers.IndexesAnswer(
+                indexes=[one.info() for one in served.values()], writable=access.keys is not None
+            )
+        )
+
+    @app.post(
+        "/v1/indexes/{name}/documents",
+        **answers_with(answers.ChangesAnswer, 400, 401, 403, 404, 409, 413, 422, 429),
+        openapi_extra=KEY_NEEDED,
+    )
+    async def add(name: str, request: Annotated[models.documents, Body()]) -> Response:  # type: ignore[name-defined]
+        """Add documents. A docno that is there already is a conflict, and then nothing is added."""
+        return await write(name, find(name).add, to_documents(request))
+
+    @app.put(
+        "/v1/indexes/{name}/documents",
+        **answers_with(answers.ChangesAnswer, 400, 401, 403, 404, 409, 413, 422, 429),
+        openapi_extra=KEY_NEEDED,
+    )
+    async def update(name: str, request: Annotated[models.documents, Body()]) -> Response:  # type: ignore[name-defined]
+        """Add documents, or replace those of the same docno."""
+        return await write(name, find(name).update, to_documents(request))
+
+    @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422, 429))
+    async def get(name: str, docno: str) -> Response:
+        """The stored document of that docno."""
+        return await read(find(name).get, docno)
+
+    @app.delete(
+        "/v1/indexes/{name}/documents/{docno:path}",
+        **answers_with(answers.ChangesAnswer, 401, 403, 404, 409, 422, 429),
+        openapi_extra=KEY_NEEDED,
+    )
+    async def delete(name: str, docno: str) -> Response:
+        """Delete the document of that docno."""
+        return await write(name, find(name).delete, docno)
+
+    @app.get("/healthz", response_model=answers.HealthAnswer)
+    async def healthz() -> answers.HealthAnswer:
+        """That the server answers, and what it serves."""
+        return answers.HealthAnswer(status="ok", indexes=list(served), version=__version__)
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def prometheus() -> Response:
+        """Counts and times, for Prometheus."""
+        return Response(measured.text(), media_type=metrics.MEDIA_TYPE)
+
+    _add_page(app)
+    describe(app)
+    return app
+
+
+def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
+    """Do it and write it down as JSON, with what the library refuses as a problem."""
+    try:
+        return Response(work(*arguments).model_dump_json(), media_type="application/json")
+    except UsageError as error:
+        raise Problem.of_usage(error) from error
+    except BadDocumentError as error:
+        raise Problem.of_field("documents", str(error)) from error
+    except DuplicateDocumentError as error:
+        raise Problem.of_field("documents", str(error), status=409) from error
+    except LockedIndexError as error:
+        raise Problem(409, "another process is writing to this index", headers={"Retry-After": "5"}) from error
+
+
+def _add_page(app: FastAPI) -> None:
+    """The explorer: a few files, read once. Nothing outside of their folder can be asked for."""
+    pages = {
+        file.name: (file.read_bytes(), 200, None, _MEDIA_TYPES[file.name[file.name.rindex(".") :]])
+        for file in (files(__package__) / "web").iterdir()
+        if file.is_file()
+    }
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return Response(*pages["index.html"])
+
+    @app.get("/web/{file}", include_in_schema=False)
+    async def part(file: str) -> Response:
+        if file not in pages:
+            raise HTTPException(404)
+        return Response(*pages[file])

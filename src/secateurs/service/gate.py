@@ -1,0 +1,146 @@
+"""Who may come in. Everything here is decided before the application sees the request, and mostly before its body."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from time import perf_counter
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .keys import ApiKeys
+from .limits import Limits
+from .metrics import Metrics
+from .problems import Problem
+
+_LOG = logging.getLogger("secateurs.service")
+_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
+_OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an index
+
+# The page needs nothing from anywhere else and makes no HTML out of strings, and the browser holds it to that.
+_HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cache-control", b"no-cache"),
+]
+
+
+class Gate:
+    """ASGI middleware around the whole application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        metrics: Metrics,
+        keys: ApiKeys | None,
+        reads_need_a_key: bool,
+        hosts: Collection[str] | None,
+    ) -> None:
+        """`hosts` are the names a client may call the server by; None: any."""
+        self._app, self._limits, self._metrics = app, limits, metrics
+        self._keys, self._reads_need_a_key, self._hosts = keys, reads_need_a_key, hosts
+        self._most = limits.threads + limits.waiting + limits.writes
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started, status = perf_counter(), 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        self._in_flight += 1
+        self._metrics.in_flight.set(self._in_flight)
+        try:
+            await self._pass(scope, receive, send_with_headers)
+        except Problem as problem:
+            await problem.response()(scope, receive, send_with_headers)
+        except Exception:
+            _LOG.exception("a request failed")  # the trace, and nothing that the client sent
+            if status:
+                raise  # too late for another answer: the server closes the connection
+            unexpected = Problem(500, "this should not have happened; the server's log has more")
+            await unexpected.response()(scope, receive, send_with_headers)
+        finally:
+            self._in_flight -= 1
+            self._metrics.in_flight.set(self._in_flight)
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.request(method, route, status, perf_counter() - started)
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = dict(scope["headers"])
+        if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
+            # A page elsewhere may give its own name this machine's address, and then read what only we should.
+            raise Problem(421, "this server does not answer to that host name: start it with  --allowed-host NAME")
+        self._check_key(scope["method"], scope["path"], headers.get(b"authorization", b""))
+        if scope["path"].startswith("/v1/") and self._in_flight > self._most:
+            raise Problem.too_many("requests")
+        body = await self._body(headers, receive)
+        if body is None:
+            return  # the client has gone
+        unread = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return unread.pop() if unread else await receive()
+
+        await self._app(scope, replay, send)
+
+    def _check_key(self, method: str, path: str, authorization: bytes) -> None:
+        if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/web/")):
+            return
+        writes = method not in ("GET", "HEAD", "OPTIONS") and not (method == "POST" and path.endswith("/search"))
+        if writes and self._keys is None:
+            raise Problem(403, "this server takes no writes: start it with  --api-key-file FILE  to allow them")
+        if (writes or self._reads_need_a_key) and not (self._keys and self._keys.allow(authorization)):
+            raise Problem(
+                401,
+                "a key is needed: send the header  Authorization: Bearer KEY",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+        most = self._limits.body_bytes
+        too_large = Problem(413, f"the body is larger than {most:,} bytes", headers={"Connection": "close"})
+        announced = headers.get(b"content-length", b"0")
+        if not announced.isdigit() or int(announced) > most:
+            raise too_large
+        received = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                while True:
+                    message: Any = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    received += message.get("body", b"")
+                    if len(received) > most:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return bytes(received)
+        except TimeoutError:
+            raise Problem(
+                408, f"the body did not arrive within {self._limits.seconds:g} seconds", headers={"Connection": "close"}
+            ) from None
+
+
+def _host(header: bytes) -> str:
+    """The name without the port; an IPv6 address keeps its brackets."""
+    name = header.decode("latin-1").lower()
+    return name[: name.index("]") + 1] if name.startswith("[") and "]" in name else name.split(":")[0]

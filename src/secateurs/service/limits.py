@@ -1,0 +1,31 @@
+"""What one request may ask for, and how many requests are taken on at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from ..errors import UsageError
+from ..threads import usable_cores
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Beyond a limit the answer is 413, 422, 429 or 503, at once, instead of a server that gets slower and slower."""
+
+    body_bytes: int = 4 << 20
+    query_characters: int = 2_000
+    k: int = 1_000
+    p: int = 512  # and the embeddings of a query that brings its own
+    nprobe: int = 4_096
+    candidates: int = 100_000  # and k_prime
+    batch: int = 100  # documents in one request
+    threads: int = field(default_factory=usable_cores)  # searches that run at once
+    waiting: int = 64  # searches that wait for a thread
+    writes: int = 8  # writes that run or wait: there is one writer for each index
+    seconds: float = 10.0  # for a search, with its wait, and for a body to arrive
+
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            least = 0 if limit.name == "waiting" else 1e-3 if limit.name == "seconds" else 1
+            if getattr(self, limit.name) < least:
+                raise UsageError(f"the limit {limit.name} must be at least {least:g}, not {getattr(self, limit.name)}")

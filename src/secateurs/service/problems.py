@@ -1,0 +1,114 @@
+"""Every error as application/problem+json (RFC 9457), with the fields that are wrong by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+
+from ..errors import UsageError
+from ..records import SearchSettings
+
+MEDIA_TYPE = "application/problem+json"
+_MOST_ERRORS = 10
+
+
+class FieldError(BaseModel):
+    field: str = Field(description="Where: a name, or a path such as embeddings.3.0")
+    message: str
+
+
+class ProblemAnswer(BaseModel):
+    """What an error looks like."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldError] = Field(default=[], description="The fields that are wrong, where it is about fields")
+
+
+class Problem(Exception):  # noqa: N818 (the RFC's own word)
+    """An error to answer with."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        errors: Sequence[tuple[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.errors = status, detail, errors
+        self.headers = dict(headers or {})
+
+    @classmethod
+    def of_field(cls, field: str, message: str, status: int = 422) -> Problem:
+        return cls(status, f"{field}: {message}", [(field, message)])
+
+    @classmethod
+    def of_usage(cls, error: UsageError) -> Problem:
+        """What the library refused. Its messages begin with the name of the setting, where it is about one."""
+        message = str(error)
+        names = SearchSettings.__dataclass_fields__
+        field = next((name for name in names if message.startswith((f"{name} ", f"{name}=", f"{name}:"))), None)
+        return cls(422, message, [(field, message)] if field else ())
+
+    @classmethod
+    def too_many(cls, what: str) -> Problem:
+        return cls(429, f"too many {what} at once: try again in a moment", headers={"Retry-After": "1"})
+
+    def response(self) -> Response:
+        answer = {
+            "type": "about:blank",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "detail": self.detail,
+            "errors": [{"field": field, "message": message} for field, message in self.errors],
+        }
+        # ASCII, because a name that a client made up may hold half a surrogate pair, which UTF-8 cannot say.
+        return Response(json.dumps(answer), self.status, self.headers, MEDIA_TYPE)
+
+
+async def on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    detail = f"there is nothing at {request.url.path}" if error.status_code == 404 else str(error.detail)
+    if error.status_code == 405:
+        detail = f"{request.method} is not possible at {request.url.path}"
+    return Problem(error.status_code, detail, headers=error.headers).response()
+
+
+async def on_invalid_request(request: Request, error: Exception) -> Response:
+    """Pydantic's findings; what the client sent is not repeated, since it may be long or private."""
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(item["type"] == "json_invalid" for item in found):
+        return Problem(400, "the body is not JSON").response()
+    errors = [(_field(item["loc"]), _sentence(item)) for item in found[:_MOST_ERRORS]]
+    return Problem(422, "; ".join(f"{field}: {message}" for field, message in errors), errors).response()
+
+
+def _field(place: Sequence[int | str]) -> str:
+    """("body", "embeddings", 3, 0) is embeddings.3.0; a branch of a union has a name too, which nobody wrote."""
+    parts = place[1:] or place
+    return ".".join(str(part) for part in parts if not str(part).startswith(("literal[", "constrained-")))
+
+
+def _sentence(item: Mapping[str, Any]) -> str:
+    if item["type"] == "extra_forbidden":
+        return "there is no such field"
+    if item["type"] == "missing":
+        return "is missing"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]

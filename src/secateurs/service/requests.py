@@ -1,0 +1,197 @@
+"""What may be sent. The search settings are those of the library: one field for each field of SearchSettings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from ..errors import UsageError
+from ..gather import GATHERERS
+from ..importance import ORDERS
+from ..records import EFFORTS, FREQUENCIES, Document, EncodedText, SearchSettings, TokenKind
+from .limits import Limits
+from .problems import Problem
+
+SETTINGS = tuple(field.name for field in fields(SearchSettings))
+_LARGEST = 1e6  # far beyond any normalised embedding, and far from where float32 products overflow
+
+_MEANINGS = {
+    "k": "Hits wanted",
+    "p": "Query embeddings to gather with; all (or null) prunes nothing, auto follows the effort",
+    "order": "Which query embeddings matter most",
+    "gather": "How candidates are found; auto is the best that the index is prepared for",
+    "k_prime": "faiss: nearest document embeddings per kept query embedding",
+    "nprobe": "Cells, or partitions of faiss, that a kept query embedding looks into; by effort if left out",
+    "candidates": "cells: documents that are scored exactly; by effort if left out",
+    "effort": "What p, gather, nprobe and candidates follow where they are left open",
+    "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
+    "frequencies": "Whose token frequencies the order goes by: of the collection, or of the documents that match",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequestModels:
+    """Pydantic models that know the limits, so that the OpenAPI description states them."""
+
+    search: Any  # a JSON body
+    explain: Any  # a query string
+    curve: Any  # a query string
+    documents: Any  # a JSON body
+
+    @classmethod
+    def within(cls, limits: Limits) -> RequestModels:
+        text = Annotated[str, Field(max_length=limits.query_characters, description="What to look for")]
+        settings, encoded = _settings(limits), _encoded(limits)
+        no_p = {name: field for name, field in settings.items() if name != "p"}
+        details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
+        with_map = Field(default=False, description="Tell the similarity of every pair of tokens too")
+        docno = Field(min_length=1, description="Your own stable name for it")
+        shown = Field(default="", description="What is encoded and shown")
+        document = _model("DocumentRequest", _Document, {"docno": (str, docno), "text": (str, shown), **encoded})
+        some = Field(min_length=1, max_length=limits.batch)
+        return cls(
+            search=_model(
+                "SearchRequest",
+                _SearchBody,
+                {"query": (text | None, None)} | encoded | settings | {"details": (bool, details)},
+            ),
+            explain=_model(
+                "ExplainRequest",
+                _QueryString,
+                {"query": (text, ...), "docno": (str, ...), **settings, "map": (bool, with_map)},
+            ),
+            curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
+            documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document), some)}),
+        )
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)  # "3" and true are not numbers
+
+
+class _QueryString(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _SearchBody(_Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"query": "read a zip archive", "k": 5, "p": 3},
+                {"query": "read a zip archive", "effort": "exact", "details": True},
+                {"embeddings": [[0.6, 0.8], [0.0, 1.0]], "token_ids": [7, 9], "token_kinds": [0, 0], "p": 1},
+            ]
+        }
+    )
+
+    @model_validator(mode="after")
+    def _one_query(self) -> _SearchBody:
+        if (getattr(self, "query", None) is None) == (getattr(self, "embeddings", None) is None):
+            raise ValueError("give either query, or embeddings with token_ids and token_kinds")
+        return self
+
+
+class _Document(BaseModel):
+    """Whatever is not named here is metadata."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [{"docno": "fish", "text": "Goldfish grow as large as their pond.", "year": 2020}]
+        },
+    )
+
+
+def to_settings(request: BaseModel) -> dict[str, Any]:
+    """The search settings of a request, as Index.search takes them."""
+    settings = {name: getattr(request, name) for name in SETTINGS if hasattr(request, name)}
+    if settings.get("p") == "all":
+        settings["p"] = None
+    return settings
+
+
+def to_query(request: Any) -> str | EncodedText:
+    """The text, or the embeddings, of a search request."""
+    if request.query is not None:
+        return str(request.query)
+    return _to_encoded(request, "")
+
+
+def to_documents(request: Any) -> list[Document | Mapping[str, Any]]:
+    """As Index.add takes them: mappings, or records where embeddings come along."""
+    documents: list[Document | Mapping[str, Any]] = []
+    for number, item in enumerate(request.documents):
+        metadata = dict(item.model_extra or {})
+        if item.embeddings is None:
+            documents.append({"docno": item.docno, "text": item.text, **metadata})
+        else:
+            encoded = _to_encoded(item, f"documents.{number}.")
+            documents.append(Document(item.docno, item.text, metadata, encoded))
+    return documents
+
+
+def _to_encoded(item: Any, place: str) -> EncodedText:
+    for name in ("token_ids", "token_kinds"):
+        if getattr(item, name) is None:
+            raise Problem.of_field(place + name, "is missing: embeddings need one for each of them")
+    try:
+        return EncodedText(item.embeddings, item.token_ids, item.token_kinds)
+    except UsageError as error:
+        field = next((name for name in ("token_ids", "token_kinds") if str(error).startswith(name)), "embeddings")
+        raise Problem.of_field(place + field, str(error)) from error
+    except ValueError as error:  # rows of unequal length
+        raise Problem.of_field(
+            place + "embeddings", "the rows do not all have the same number of dimensions"
+        ) from error
+
+
+def _settings(limits: Limits) -> dict[str, Any]:
+    def up_to(most: int) -> Any:
+        return Annotated[int, Field(ge=1, le=most)]
+
+    # A setting that is not here is taken as the dataclass declares it, so a new one is served the day it exists.
+    kinds: dict[str, Any] = get_type_hints(SearchSettings, localns={"Order": str}) | {
+        "k": up_to(limits.k),
+        "p": up_to(limits.p) | Literal["auto", "all"] | None,
+        "order": _one_of(*ORDERS),
+        "gather": _one_of("auto", *GATHERERS),
+        "k_prime": up_to(limits.candidates),
+        "nprobe": up_to(limits.nprobe) | None,
+        "candidates": up_to(limits.candidates) | None,
+        "effort": _one_of(*EFFORTS),
+        "frequencies": _one_of(*FREQUENCIES),
+    }
+    return {
+        field.name: (kinds[field.name], Field(default=field.default, description=_MEANINGS.get(field.name)))
+        for field in fields(SearchSettings)
+    }
+
+
+def _encoded(limits: Limits) -> dict[str, Any]:
+    def some(kind: Any) -> Any:
+        return Annotated[_listed(kind), Field(max_length=limits.p)] | None
+
+    number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+    token_id = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+    token_kind = Annotated[int, Field(ge=0, le=max(TokenKind))]
+    kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in TokenKind)
+    return {
+        "embeddings": (some(list[number]), Field(default=None, description="Instead of text: a row for each token")),
+        "token_ids": (some(token_id), Field(default=None, description="The token id behind each embedding")),
+        "token_kinds": (some(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
+    }
+
+
+def _listed(kind: Any) -> Any:
+    return list[kind]
+
+
+def _one_of(*names: str) -> Any:
+    return Literal[names]
+
+
+def _model(name: str, base: type[BaseModel], fields: dict[str, Any]) -> Any:
+    return create_model(name, __base__=base, **fields)

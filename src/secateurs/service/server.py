@@ -1,0 +1,144 @@
+"""Opens the indexes, runs uvicorn, and stops it without losing what runs."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from ..encoders import Encoder
+from ..errors import SecateursError, UsageError
+from ..index.index import Index
+from ..records import TokenKind
+from .app import Access, create_app
+from .keys import ApiKeys
+from .limits import Limits
+
+_SECONDS_TO_FINISH = 30
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def serve(
+    paths: Sequence[Path],
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key_file: Path | None = None,
+    require_key_for_reads: bool = False,
+    allowed_hosts: Iterable[str] = (),
+    limits: Limits | None = None,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Serve until SIGTERM or Ctrl-C. `say` is told where, and what is and is not allowed."""
+    if require_key_for_reads and api_key_file is None:
+        raise UsageError("--require-key-for-reads needs the keys: give  --api-key-file FILE")
+    keys = ApiKeys.read(api_key_file) if api_key_file is not None else None
+    loopback = _is_loopback(host)
+    hosts = frozenset(name.lower() for name in allowed_hosts)
+    if loopback:
+        hosts |= _LOOPBACK_NAMES
+    listener = _listen(host, port)  # before the indexes, which take longer: a port in use is said at once
+    try:
+        indexes = open_indexes(paths)
+        app = create_app(indexes, limits, Access(keys, require_key_for_reads, hosts or None))
+        shown = f"[{host}]" if ":" in host else host
+        for name, index in indexes.items():
+            say(f"{name}: {len(index):,} documents")
+        if not loopback:
+            who = "whoever has a key" if require_key_for_reads else "ANYBODY who can reach it"
+            say(f"WARNING: {host} can be reached from other machines: {who} can read these indexes.")
+        say("Writes need a key." if keys else "Writes are off: give  --api-key-file FILE  to allow them with a key.")
+        say(f"Explore:  http://{shown}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
+        _run(app, listener)
+    finally:
+        listener.close()
+
+
+def open_indexes(paths: Sequence[Path]) -> dict[str, Index]:
+    """Indexes by the name they are served under, ready for the first request. Equal encoders are loaded once."""
+    named: dict[str, Path] = {}
+    for path in paths:
+        name = path.resolve().stem
+        if name in named:
+            raise UsageError(f"{named[name]} and {path} would both be served as {name!r}: rename one of the folders")
+        named[name] = path
+    encoders: dict[str, Encoder] = {}
+    opened = {}
+    for name, path in named.items():
+        index = Index(path)
+        fingerprint = index.manifest.encoder.get("fingerprint")
+        if fingerprint is not None and fingerprint in encoders:
+            index = Index(path, encoders[fingerprint])
+        elif index.manifest.encoder["kind"] != "precomputed":
+            encoders[str(fingerprint)] = index.encoder
+        _warm_up(index)
+        opened[name] = index
+    return opened
+
+
+def _warm_up(index: Index) -> None:
+    """Kernels are compiled and files are read by the first search: better now than while somebody waits."""
+    if index.manifest.encoder["kind"] == "precomputed":
+        from ..records import EncodedText
+
+        index.search(EncodedText([[0.0] * index.manifest.dim], [0], [TokenKind.WORD]))  # type: ignore[arg-type]
+    else:
+        index.search("warm up", p=3)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:  # the system's own functions take it modulo 65536
+        raise UsageError(f"--port is a number from 0 to 65535, not {port}")
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # By its protocol asyncio knows that it must turn off Nagle's algorithm. With socket.create_server, which leaves
+        # the protocol at 0, every answer waits 40 ms for the client's acknowledgement of its header.
+        listener = socket.socket(family, kind, socket.IPPROTO_TCP)
+        try:
+            if os.name == "posix":  # elsewhere it would let two servers share a port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(512)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+    except OSError as error:
+        raise SecateursError(
+            f"cannot listen on {host} port {port} ({error}): choose another  --port, 0 for any that is free"
+        ) from error
+
+
+def _run(app: object, listener: socket.socket) -> None:
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    config = uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        access_log=False,  # its lines would hold queries
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        limit_concurrency=1_000,  # connections; the gate's own limit on requests is lower and answers better
+        ws="none",
+    )
+    # uvicorn raises the signal again after an orderly shutdown; the process should then just end, with code 0.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end_quietly)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _end_quietly(number: int, frame: FrameType | None) -> None:
+    """Called when all is done already."""

@@ -1,0 +1,40 @@
+// The query's embeddings in importance order. A run of equal special tokens, such as MASKs, is one chip.
+
+import { el, number } from "./dom.js";
+
+const WORDS = ["word", "punctuation"];
+export const isWord = (token) => WORDS.includes(token.kind);
+
+export function chips(tokens, choose) {
+  const runs = [];
+  for (const token of tokens) {
+    const last = runs.at(-1)?.at(-1);
+    const joins = last && !isWord(token) && last.token === token.token && last.kept === token.kept;
+    if (joins) runs.at(-1).push(token);
+    else runs.push([token]);
+  }
+  return runs.map((run) => chip(run, choose));
+}
+
+function chip(run, choose) {
+  const token = run[0];
+  const last = run.at(-1);
+  const rarity = isWord(token)
+    ? `${number(token.collection_frequency)} in the collection`
+    : "special: it matches no word of its own";
+  const count = run.length > 1 ? ` ×${run.length}` : "";
+  const state = token.kept ? "kept" : "pruned";
+  const button = el(
+    "button",
+    {
+      type: "button",
+      class: `chip ${state}${isWord(token) ? "" : " special"}`,
+      title: `${rarity}, ${state}. Gather with the first ${last.importance}.`,
+      "aria-label": `${token.token}${count}, ${rarity}, ${state}. Gather with the first ${last.importance}`,
+      on: { click: () => choose(last.importance) },
+    },
+    el("span", { class: "token" }, token.token + count),
+    isWord(token) ? el("span", { class: "frequency" }, number(token.collection_frequency)) : null,
+  );
+  return el("li", {}, button);
+}

@@ -1,0 +1,321 @@
+// The page: reads the state from the address, asks the service, shows the answer.
+
+import { ApiError, explain, hasKey, listIndexes, pruneCurve, search, setKey } from "./api.js";
+import { chips } from "./chips.js";
+import { compare, searchMs } from "./compare.js";
+import { curve } from "./curve.js";
+import { el, find, ms, number, plural } from "./dom.js";
+import { hitItem } from "./results.js";
+import { readState, writeState } from "./state.js";
+import { why } from "./why.js";
+
+const K = 10;
+const TYPING_PAUSE = 200; // ms without a key before a search
+const SLIDING_PAUSE = 40;
+const SLOW = 2500;
+
+let state = readState();
+let indexes = [];
+let running = null; // aborts the search under way
+let explaining = null;
+let shown = []; // the hits on the page
+let timer = 0;
+let unpruned = { key: "" }; // what does not depend on p: the full ranking, the curve, the time to encode
+
+// ---- What there is to search
+
+async function start() {
+  busy(true);
+  try {
+    const answer = await listIndexes();
+    indexes = answer.indexes;
+  } catch (error) {
+    fail(error, start);
+    return;
+  } finally {
+    busy(false);
+  }
+  find("index").replaceChildren(...indexes.map((index) => el("option", { value: index.name }, index.name)));
+  notice();
+  show();
+}
+
+function show() {
+  const known = indexes.some((index) => index.name === state.index);
+  if (!known && state.index) notice(`There is no index “${state.index}” here; this is ${indexes[0].name}.`);
+  if (!known) state.index = indexes[0].name;
+  const index = indexes.find((one) => one.name === state.index);
+  find("index").value = state.index;
+  find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}`;
+  if (find("query").value !== state.q) find("query").value = state.q;
+  find("order").value = state.order;
+  if (!state.q.trim() || index.documents === 0 || index.encoder.kind === "precomputed") {
+    running?.abort();
+    busy(false);
+    welcome(index);
+  } else {
+    run();
+  }
+}
+
+function welcome(index) {
+  find("view").hidden = true;
+  find("welcome").hidden = false;
+  document.title = "Secateurs explorer";
+  const code = (text) => el("code", {}, text);
+  let content = [
+    el("h2", {}, "A few embeddings find nearly all that the rest would"),
+    el("p", {}, "A query becomes some 32 embeddings. Those of its rarest words gather nearly every document that belongs at the top; all of them score what was gathered. Ask something, then:"),
+    el("ul", {},
+      el("li", {}, "move the slider, and see the ranking and the number of documents gathered change;"),
+      el("li", {}, "compare with the unpruned ranking: what moved, what was lost, what it cost;"),
+      el("li", {}, "open a document’s MaxSim map to see which words matched.")),
+    el("p", { class: "quiet" }, "Press ", el("kbd", {}, "/"), " to type. The address holds the whole view, so it can be shared."),
+  ];
+  if (index.documents === 0) {
+    content = [
+      el("h2", {}, "This index is empty"),
+      el("p", {}, "It holds no documents yet, so there is nothing to find. Add some with ", code(`POST /v1/indexes/${index.name}/documents`), " and load this page again."),
+    ];
+  } else if (index.encoder.kind === "precomputed") {
+    content = [
+      el("h2", {}, "This index takes no text"),
+      el("p", {}, "It was built from embeddings, without an encoder, so only a program can search it: ", code(`POST /v1/indexes/${index.name}/search`), " with embeddings."),
+    ];
+  }
+  find("welcome").replaceChildren(...content);
+}
+
+// ---- One search
+
+async function run() {
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  const { index, q, p, order } = state;
+  const key = JSON.stringify([index, q, order]);
+  busy(true);
+  const slow = setTimeout(() => notice("Still searching. The server may be busy.", "slow"), SLOW);
+  try {
+    const settings = { query: q, k: K, order };
+    // One after the other: side by side they would slow each other down, and their times are compared.
+    if (unpruned.key !== key) {
+      const full = await search(index, { ...settings, p: "all" }, signal);
+      unpruned = { key, full, points: null, encode: full.stats.milliseconds.encode };
+    }
+    const pruned = await search(index, { ...settings, p, details: true }, signal);
+    notice();
+    render(pruned, unpruned);
+    drawCurve(pruned, signal);
+  } catch (error) {
+    if (error.name !== "AbortError") fail(error, run);
+    else return;
+  } finally {
+    clearTimeout(slow);
+    if (!signal.aborted) busy(false);
+  }
+}
+
+function render(pruned, { full, points, encode }) {
+  const { stats, tokens } = pruned;
+  find("welcome").hidden = true;
+  find("view").hidden = false;
+  find("view").classList.remove("stale");
+  document.title = `${state.q} – Secateurs explorer`;
+
+  const slider = find("p");
+  const automatic = state.p === "auto";
+  slider.max = String(stats.query_embeddings);
+  if (document.activeElement !== slider || automatic) slider.value = String(stats.embeddings_kept);
+  shownP(stats.embeddings_kept, stats.query_embeddings);
+  find("p-auto").setAttribute("aria-pressed", String(automatic));
+  find("chips").replaceChildren(...chips(tokens, chooseP));
+  find("encoded").textContent = encode < 0.3 ? "encoding from the cache" : `encoded in ${ms(encode)}`;
+  const all = pruned.plan.gather === "exhaustive";
+  find("note").hidden = !all;
+  find("note").textContent = "This index is small enough to score every document, so pruning changes nothing here.";
+
+  const before = new Map(full.hits.map((hit) => [hit.docno, hit.rank]));
+  shown = pruned.hits.map((hit) => hitItem(hit, tokens, before.get(hit.docno), toggle));
+  const nothing = el("li", { class: "card hit" }, el("p", {}, "Nothing was found."));
+  find("hits").replaceChildren(...(shown.length ? shown.map((hit) => hit.item) : [nothing]));
+  for (const hit of shown.filter((one) => one.docno === state.open)) {
+    hit.set(true);
+    fillPanel(hit.docno, hit.panel);
+  }
+  const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(searchMs(stats))}`;
+  find("results-facts").textContent = saved;
+  find("status").textContent = `${plural(pruned.hits.length, "result")}. ${saved}.`;
+  const marked = pruned.hits.some((hit) => hit.highlights?.length);
+  find("legend").replaceChildren(
+    ...(marked
+      ? [el("mark", { class: "word", vars: { "--depth": "0.8" } }, "Shaded"), " words are the best match of a query word, ",
+         el("mark", { class: "expansion" }, "underlined"), " ones only of special embeddings such as [MASK]."]
+      : ["This index’s encoder does not tell where its tokens stand in the text, so no words are marked."]),
+  );
+  find("compare").replaceChildren(...compare(pruned, full, points));
+}
+
+function shownP(kept, total) {
+  find("p-shown").textContent = `${kept} of ${plural(total, "embedding")}`;
+  find("p").setAttribute("aria-valuetext", `${kept} of ${total} embeddings`);
+}
+
+async function drawCurve(pruned, signal) {
+  const { index, q, order } = state;
+  const place = find("curve");
+  try {
+    if (!unpruned.points) {
+      if (!place.hasChildNodes()) place.replaceChildren(el("p", { class: "quiet" }, "Searching with every p …"));
+      const asked = unpruned;
+      asked.points = await pruneCurve(index, { query: q, k: K, order }, signal);
+      if (asked !== unpruned) return;
+    }
+    place.replaceChildren(...curve(unpruned.points, pruned.stats.embeddings_kept, chooseP));
+    find("compare").replaceChildren(...compare(pruned, unpruned.full, unpruned.points));
+  } catch (error) {
+    if (error.name !== "AbortError") place.replaceChildren(el("p", { class: "quiet" }, `No plot: ${error.message}`));
+  }
+}
+
+// ---- One document's map
+
+// One map at a time, the one that the address names.
+function toggle(docno) {
+  const open = state.open !== docno;
+  state.open = open ? docno : "";
+  writeState(state);
+  for (const hit of shown) {
+    const opens = open && hit.docno === docno;
+    hit.set(opens);
+    if (opens) fillPanel(docno, hit.panel);
+  }
+}
+
+async function fillPanel(docno, panel) {
+  explaining?.abort();
+  explaining = new AbortController();
+  panel.replaceChildren(el("p", { class: "quiet" }, "Comparing token by token …"));
+  try {
+    const { index, q, p, order } = state;
+    const settings = { query: q, docno, k: K, p, order, map: true };
+    panel.replaceChildren(...why(await explain(index, settings, explaining.signal)));
+  } catch (error) {
+    if (error.name !== "AbortError") panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${error.message}`));
+  }
+}
+
+// ---- Waiting and failing
+
+function busy(on) {
+  document.body.classList.toggle("busy", on);
+  find("view").setAttribute("aria-busy", String(on));
+}
+
+function notice(text = "", kind = "info", ...more) {
+  const place = find("notice");
+  place.hidden = text === "";
+  place.className = `notice ${kind}`;
+  if (text) place.replaceChildren(el("p", {}, text), ...more);
+  else place.replaceChildren();
+}
+
+function fail(error, again) {
+  if (!(error instanceof ApiError)) throw error;
+  find("view").classList.add("stale");
+  find("status").textContent = "";
+  if (error.status === 401) {
+    askForKey(again);
+    return;
+  }
+  const mayPass = error.status === 0 || error.status === 429 || error.status >= 500; // a wrong query stays wrong
+  const retry = el("button", { type: "button", on: { click: () => again() } }, "Try again");
+  notice(error.message, "error", ...(mayPass ? [retry] : []));
+}
+
+function askForKey(again) {
+  const input = el("input", { type: "password", id: "key", autocomplete: "off", required: true });
+  const form = el(
+    "form",
+    {
+      class: "key",
+      on: {
+        submit: (event) => {
+          event.preventDefault();
+          setKey(input.value.trim());
+          again();
+        },
+      },
+    },
+    el("label", { for: "key" }, "Key"),
+    input,
+    el("button", { type: "submit" }, "Use it"),
+  );
+  const asked = hasKey() ? "That key was not accepted." : "This server asks for a key.";
+  notice(`${asked} It is kept until this tab is closed.`, "info", form);
+  input.focus();
+}
+
+// ---- What people do
+
+function later(action, pause) {
+  clearTimeout(timer);
+  timer = setTimeout(action, pause);
+}
+
+function chooseP(p) {
+  state.p = p;
+  find("p").value = String(p);
+  writeState(state);
+  run();
+}
+
+function ask(remember) {
+  clearTimeout(timer);
+  const q = find("query").value;
+  if (q !== state.q) state = { ...state, q, open: "" };
+  writeState(state, remember);
+  show();
+}
+
+find("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  ask(true);
+});
+find("query").addEventListener("input", () => later(() => ask(false), TYPING_PAUSE));
+find("p").addEventListener("input", () => {
+  const slider = find("p");
+  state.p = Number(slider.value);
+  shownP(state.p, Number(slider.max));
+  writeState(state);
+  later(run, SLIDING_PAUSE);
+});
+find("p-auto").addEventListener("click", () => {
+  state.p = "auto";
+  writeState(state);
+  run();
+});
+find("order").addEventListener("change", () => {
+  state.order = find("order").value;
+  writeState(state);
+  show();
+});
+find("index").addEventListener("change", () => {
+  state = { ...state, index: find("index").value, open: "" };
+  writeState(state, true);
+  show();
+});
+addEventListener("keydown", (event) => {
+  if (event.key === "/" && !event.target.closest("input, select, textarea")) {
+    event.preventDefault();
+    find("query").select();
+  }
+});
+for (const event of ["hashchange", "popstate"]) {
+  addEventListener(event, () => {
+    state = readState();
+    if (indexes.length) show();
+  });
+}
+
+start();

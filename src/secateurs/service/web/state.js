@@ -1,0 +1,24 @@
+// What is looked at, kept in the part of the address after #, which a browser never sends to a server.
+
+const ORDERS = ["icf", "idf", "first", "random"];
+
+export function readState() {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const p = given.get("p");
+  return {
+    index: given.get("index") ?? "",
+    q: given.get("q") ?? "",
+    p: /^[1-9]\d{0,3}$/.test(p ?? "") ? Number(p) : "auto",
+    order: ORDERS.includes(given.get("order")) ? given.get("order") : "icf",
+    open: given.get("open") ?? "",
+  };
+}
+
+export function writeState(state, remember = false) {
+  const written = new URLSearchParams();
+  for (const name of ["index", "q", "p", "order", "open"]) {
+    if (state[name] !== "" && !(name === "p" && state.p === "auto")) written.set(name, state[name]);
+  }
+  const address = `#${written}`;
+  if (address !== location.hash) history[remember ? "pushState" : "replaceState"](null, "", address);
+}

@@ -1,0 +1,414 @@
+"""The HTTP service answers what the library answers, and says in a sentence what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason='pip install "secateurs[serve]"')
+from conftest import build_random, random_documents
+from fastapi.testclient import TestClient
+from service import BEARER, KEY
+
+from secateurs import Index, SearchSettings
+from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.errors import SecateursError
+from secateurs.service.app import Access, create_app
+from secateurs.service.keys import ApiKeys
+from secateurs.service.limits import Limits
+from secateurs.service.served import _QueryCache
+
+QUERY = "how do I read a zip archive"
+
+
+@pytest.fixture(scope="module")
+def library(index_path: Path, encoder: OnnxEncoder) -> Index:
+    return Index(index_path, encoder)
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return build_random(tmp_path_factory.mktemp("vectors") / "vectors.sec", 400)
+
+
+@pytest.fixture(scope="module")
+def client(library: Index, vectors: Index) -> Iterator[TestClient]:
+    with TestClient(create_app({"library": library, "vectors": vectors})) as client:
+        yield client
+
+
+def search(client: TestClient, name: str = "library", **request: Any) -> Any:
+    response = client.post(f"/v1/indexes/{name}/search", json=request)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+# ---- The same answers as the library
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"k": 3, "p": 2},
+        {"p": None, "order": "first"},
+        {"effort": "exact", "k": 7},
+        {"gather": "cells", "nprobe": 4, "candidates": 20, "order": "idf", "p": 1},
+        {"where": "kind = 'method'", "p": 2},
+        {"where": "kind = 'method'", "frequencies": "matching", "p": 2},
+    ],
+)
+def test_search_answers_what_the_library_answers(client: TestClient, library: Index, settings: dict[str, Any]) -> None:
+    answer, ranking = search(client, query=QUERY, **settings), library.search(QUERY, **settings)
+    assert [(h["docno"], h["score"], h["text"], h["metadata"]) for h in answer["hits"]] == [
+        (h.docno, h.score, h.text, h.metadata) for h in ranking
+    ]
+    assert [h["rank"] for h in answer["hits"]] == list(range(1, len(ranking) + 1))
+    assert answer["kept"] == list(ranking.kept)
+    assert answer["plan"] == asdict(ranking.plan)
+    expected = asdict(ranking.stats)
+    assert {**answer["stats"], "milliseconds": 0} == {**expected, "milliseconds": 0}
+    assert answer["stats"]["milliseconds"].keys() == expected["milliseconds"].keys()
+
+
+def test_p_all_and_p_null_both_prune_nothing(client: TestClient) -> None:
+    for p in ("all", None):
+        answer = search(client, query=QUERY, p=p)
+        assert answer["plan"]["p"] is None
+        assert answer["stats"]["embeddings_kept"] == answer["stats"]["query_embeddings"] == 32
+
+
+def test_embeddings_of_a_text_find_what_the_text_finds(client: TestClient, library: Index) -> None:
+    encoded = library.encode_query(QUERY)
+    answer = search(
+        client,
+        embeddings=encoded.embeddings.tolist(),
+        token_ids=encoded.token_ids.tolist(),
+        token_kinds=encoded.token_kinds.tolist(),
+        p=3,
+    )
+    assert [h["docno"] for h in answer["hits"]] == [h.docno for h in library.search(QUERY, p=3)]
+
+
+def test_an_index_of_embeddings_is_searched_with_embeddings(client: TestClient, vectors: Index) -> None:
+    query = random_documents(1, seed=3)[0].encoded
+    assert query is not None
+    lists = {name: getattr(query, name).tolist() for name in ("embeddings", "token_ids", "token_kinds")}
+    answer = search(client, "vectors", **lists, details=True)
+    assert [(h["docno"], h["score"]) for h in answer["hits"]] == [(h.docno, h.score) for h in vectors.search(query)]
+    assert answer["tokens"][0]["token"].startswith("#")
+    assert answer["hits"][0]["highlights"] is None
+    refused = client.post("/v1/indexes/vectors/search", json={"query": "text"})
+    assert refused.status_code == 422
+    assert refused.json()["errors"] == [
+        {"field": "query", "message": "vectors was built without an encoder: search with embeddings"}
+    ]
+
+
+def test_every_search_setting_can_be_sent_with_the_librarys_default(client: TestClient) -> None:
+    description = client.get("/openapi.json").json()
+    sent = description["components"]["schemas"]["SearchRequest"]["properties"]
+    for field in fields(SearchSettings):
+        assert sent[field.name].get("default") == field.default
+        assert sent[field.name]["description"]
+    explained = {p["name"] for p in description["paths"]["/v1/indexes/{name}/explain"]["get"]["parameters"]}
+    assert {field.name for field in fields(SearchSettings)} < explained
+
+
+def test_explain_answers_what_the_library_answers(client: TestClient, library: Index) -> None:
+    docno = library.search(QUERY)[1].docno
+    answer = client.get("/v1/indexes/library/explain", params={"query": QUERY, "docno": docno, "p": 3}).json()
+    expected = asdict(library.explain(QUERY, docno, p=3))
+    assert answer.pop("map") is None
+    assert answer == json.loads(json.dumps(expected))
+
+
+def test_the_map_holds_every_pair_and_its_maxima_are_the_score(client: TestClient, library: Index) -> None:
+    docno = library.search(QUERY)[0].docno
+    params = {"query": QUERY, "docno": docno, "p": "all", "map": "true"}
+    answer = client.get("/v1/indexes/library/explain", params=params).json()
+    similarities = np.array(answer["map"]["similarities"])
+    assert similarities.shape == (len(answer["map"]["document_tokens"]), 32)
+    assert similarities.max(axis=0).sum() == pytest.approx(answer["score"], abs=0.01)
+    token = next(token for token in answer["tokens"] if token["token"] == "zip")
+    assert answer["map"]["document_tokens"][token["match_position"]]["token"] == token["match"]
+
+
+def test_highlights_name_the_matched_pieces_of_the_text(client: TestClient, library: Index) -> None:
+    answer = search(client, query=QUERY, k=1, details=True)
+    hit = answer["hits"][0]
+    zip_at = next(token["position"] for token in answer["tokens"] if token["token"] == "zip")
+    pieces = {p: hit["text"][h["start"] : h["end"]].lower() for h in hit["highlights"] for p in h["positions"]}
+    assert pieces[zip_at] == "zip"
+    for highlight in hit["highlights"]:
+        assert highlight["contribution"] == pytest.approx(sum(highlight["similarities"]))
+    matches = {token.position: token for token in library.explain(QUERY, hit["docno"]).tokens}
+    assert pieces.keys() == {p for p, token in matches.items() if not token.match.startswith("[")}
+    assert all(pieces[p] == matches[p].match.removeprefix("##") for p in pieces)
+
+
+def test_tokens_are_in_the_order_of_importance_with_their_frequency(client: TestClient, library: Index) -> None:
+    for settings in ({}, {"where": "kind = 'method'", "frequencies": "matching"}):
+        tokens = search(client, query=QUERY, p=2, details=True, **settings)["tokens"]
+        expected = library.explain(QUERY, library.search(QUERY)[0].docno, p=2, **settings).tokens
+        for token, wanted in zip(tokens, expected, strict=True):
+            assert token == {name: getattr(wanted, name) for name in token}
+
+
+def test_the_curve_has_every_p_and_agrees_with_search(client: TestClient, library: Index) -> None:
+    params = {"query": QUERY, "gather": "cells", "candidates": 40}
+    answer = client.get("/v1/indexes/library/prune-curve", params=params).json()
+    assert [point["p"] for point in answer["points"]] == list(range(1, 33))
+    full = {hit.docno for hit in library.search(QUERY, p=None, gather="cells", candidates=40)}
+    for point in answer["points"]:
+        pruned = library.search(QUERY, p=point["p"], gather="cells", candidates=40)
+        assert point["documents_gathered"] == pruned.stats.documents_gathered
+        assert point["documents_scored"] == pruned.stats.documents_scored
+        assert point["overlap"] == len(full & {hit.docno for hit in pruned}) / len(full)
+    assert answer["points"][-1]["overlap"] == 1
+
+
+def test_info_is_the_librarys_without_the_folder(client: TestClient, library: Index) -> None:
+    facts = library.info()
+    answer = client.get("/v1/indexes/library/info").json()
+    assert answer == {**{name: value for name, value in facts.items() if name != "path"}, "name": "library"}
+    listed = client.get("/v1/indexes").json()
+    assert [index["name"] for index in listed["indexes"]] == ["library", "vectors"]
+    assert listed["writable"] is False
+    assert str(library.path) not in json.dumps(listed)
+
+
+def test_a_document_can_be_read(client: TestClient, library: Index) -> None:
+    docno = library.search(QUERY)[0].docno
+    document = library.get(docno)
+    assert client.get(f"/v1/indexes/library/documents/{docno}").json() == {
+        "docno": docno,
+        "text": document.text,
+        "metadata": document.metadata,
+    }
+
+
+def test_an_empty_index_answers_with_nothing(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    empty = Index.build(tmp_path / "empty.sec", [], encoder=encoder)
+    with TestClient(create_app({"empty": empty})) as client:
+        assert search(client, "empty", query="anything", details=True)["hits"] == []
+        answer = client.get("/v1/indexes/empty/prune-curve", params={"query": "anything"}).json()
+        assert {point["overlap"] for point in answer["points"]} <= {0.0}
+
+
+# ---- What is refused, and how
+
+SEARCH = "/v1/indexes/library/search"
+EXPLAIN = "/v1/indexes/library/explain"
+WRONG: list[tuple[str, Any, int, str, str]] = [
+    (SEARCH, {"query": "a", "k": 0}, 422, "k", "greater than or equal to 1"),
+    (SEARCH, {"query": "a", "k": 1001}, 422, "k", "less than or equal to 1000"),
+    (SEARCH, {"query": "a", "k": "3"}, 422, "k", "valid integer"),
+    (SEARCH, {"query": "a", "k": True}, 422, "k", "valid integer"),
+    (SEARCH, {"query": "a", "p": 0}, 422, "p", "greater than or equal to 1"),
+    (SEARCH, {"query": "a", "p": 10**30}, 422, "p", "less than or equal to 512"),
+    (SEARCH, {"query": "a", "p": "some"}, 422, "p", "'auto' or 'all'"),
+    (SEARCH, {"query": "a", "order": "best"}, 422, "order", "'icf', 'idf', 'first' or 'random'"),
+    (SEARCH, {"query": "a", "effort": "most"}, 422, "effort", "'fast', 'balanced' or 'exact'"),
+    (SEARCH, {"query": "a", "gather": "magic"}, 422, "gather", "'cells'"),
+    (SEARCH, {"query": "a", "gather": "faiss"}, 422, "gather", "library is prepared for cells, exhaustive only"),
+    (SEARCH, {"query": "a", "gather": "cells", "effort": "exact"}, 422, "effort", "scores every document"),
+    (SEARCH, {"query": "a", "candidates": 10**9}, 422, "candidates", "less than or equal to"),
+    (SEARCH, {"query": "a", "where": "year >"}, 422, "where", "at"),
+    (SEARCH, {"query": "a", "where": 3}, 422, "where", "valid string"),
+    (SEARCH, {"query": "a", "frequencies": "mine"}, 422, "frequencies", "'collection' or 'matching'"),
+    (SEARCH, {"query": "a", "kk": 3}, 422, "kk", "there is no such field"),
+    (SEARCH, {"query": "x" * 2001}, 422, "query", "at most 2000 characters"),
+    (SEARCH, {"query": 3}, 422, "query", "valid string"),
+    (SEARCH, {}, 422, "body", "give either query, or embeddings"),
+    (SEARCH, [], 422, "body", "valid dictionary"),
+    (SEARCH, {"embeddings": [[1.0]]}, 422, "token_ids", "is missing"),
+    (SEARCH, {"embeddings": [[1.0]], "token_ids": [1], "token_kinds": [9]}, 422, "token_kinds.0", "less than or equal"),
+    (SEARCH, {"embeddings": [[1.0]], "token_ids": [1, 2], "token_kinds": [0]}, 422, "token_ids", "one entry per"),
+    (SEARCH, {"embeddings": [[1.0]], "token_ids": [2**40], "token_kinds": [0]}, 422, "token_ids.0", "less than"),
+    (SEARCH, {"embeddings": [[1.0], []], "token_ids": [1, 2], "token_kinds": [0, 0]}, 422, "embeddings", "same number"),
+    (SEARCH, {"embeddings": [[1.0]], "token_ids": [1], "token_kinds": [0]}, 422, "embeddings", "1 dimensions"),
+    (SEARCH, {"embeddings": [[1e300]], "token_ids": [1], "token_kinds": [0]}, 422, "embeddings.0.0", "less than"),
+    ("/v1/indexes/nobody/search", {"query": "a"}, 404, "name", "no such index"),
+    (EXPLAIN, None, 422, "query", "is missing"),
+    (f"{EXPLAIN}?query=a&docno=nobody", None, 404, "docno", "there is no document 'nobody' in library"),
+    (f"{EXPLAIN}?query=a&docno=x&k=many", None, 422, "k", "valid integer"),
+    ("/v1/indexes/library/prune-curve?query=a&p=3", None, 422, "p", "there is no such field"),
+    ("/v1/indexes/library/documents/nobody", None, 404, "docno", "there is no document"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "field", "message"), WRONG)
+def test_a_wrong_request_is_told_which_field_is_wrong(
+    client: TestClient, path: str, body: Any, status: int, field: str, message: str
+) -> None:
+    response = client.get(path) if body is None else client.post(path, json=body)
+    assert response.status_code == status
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
+    assert problem["status"] == status
+    assert any(error["field"] == field and message in error["message"] for error in problem["errors"]), problem
+    assert len(response.content) < 2000  # what was sent is not sent back
+
+
+def test_what_is_not_json_or_not_there_or_not_possible_is_a_problem_too(client: TestClient) -> None:
+    json_type = {"Content-Type": "application/json"}
+    assert client.post(SEARCH, content=b"{", headers=json_type).status_code == 400
+    assert client.post(SEARCH, content=b'{"query": "\xff"}', headers=json_type).status_code in (400, 422)
+    assert client.post(SEARCH, content=b"[" * 100_000, headers=json_type).status_code == 400
+    for response, status in (
+        (client.get("/v1/nothing"), 404),
+        (client.get(SEARCH), 405),
+        (client.get("/web/../app.py"), 404),
+        (client.get("/web/%2e%2e%2fapp.py"), 404),
+    ):
+        assert response.status_code == status
+        assert response.headers["content-type"] == "application/problem+json"
+
+
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(client: TestClient) -> None:
+    for body in (b'{"query": "\\ud800"}', b'{"query": "a", "\\ud800": 1}', b'{"query": "a", "order": "\\ud800"}'):
+        response = client.post(SEARCH, content=body, headers={"Content-Type": "application/json"})
+        assert response.status_code == 422, body
+        assert response.json()["errors"]
+
+
+# ---- Who may come in
+
+
+def test_without_keys_nobody_writes(client: TestClient) -> None:
+    for response in (
+        client.post("/v1/indexes/library/documents", json={"documents": []}),
+        client.put("/v1/indexes/library/documents", json={"documents": []}),
+        client.delete("/v1/indexes/library/documents/x"),
+        client.delete("/v1/indexes/library/documents/x", headers=BEARER),
+    ):
+        assert response.status_code == 403
+        assert "--api-key-file" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer wrong-key-but-long-enough", f"Basic {KEY}", KEY, f"Bearer {KEY}x"]
+)
+def test_a_write_without_the_right_key_is_turned_away(library: Index, given: str) -> None:
+    with TestClient(create_app({"library": library}, access=Access(ApiKeys([KEY])))) as client:
+        response = client.post(
+            "/v1/indexes/library/documents",
+            content=b"not even read" * 1000,
+            headers={"Authorization": given},
+        )
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert search(client, query="a")["hits"]  # reading stays free
+
+
+def test_reads_may_need_a_key_but_the_page_and_health_never(library: Index) -> None:
+    access = Access(ApiKeys(["another-key-of-some-length", KEY]), reads_need_a_key=True)
+    with TestClient(create_app({"library": library}, access=access)) as client:
+        for path in ("/v1/indexes", "/v1/indexes/library/info", "/metrics", "/openapi.json"):
+            assert client.get(path).status_code == 401
+            assert client.get(path, headers=BEARER).status_code == 200
+        assert client.post(SEARCH, json={"query": "a"}).status_code == 401
+        assert client.post(SEARCH, json={"query": "a"}, headers=BEARER).status_code == 200
+        for path in ("/", "/web/main.js", "/healthz"):
+            assert client.get(path).status_code == 200
+
+
+def test_other_host_names_are_refused_so_that_no_web_page_can_rebind_its_own(library: Index) -> None:
+    access = Access(hosts=frozenset({"localhost", "[::1]"}))
+    with TestClient(create_app({"library": library}, access=access)) as client:
+        for host, status in (("localhost:8000", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)):
+            assert client.get("/healthz", headers={"Host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "there is no key"),
+        ("# only this\n", "there is no key"),
+        ("short\n", "fewer than 16"),
+        ("schlüssel" * 3, "ASCII"),
+    ],
+)
+def test_a_key_file_without_a_usable_key_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "keys").write_text(content, "utf-8")
+    with pytest.raises(SecateursError, match=message):
+        ApiKeys.read(tmp_path / "keys")
+
+
+def test_a_key_file_may_hold_several_keys_and_comments(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"# old\nthe-first-of-the-two-keys\n\n {KEY} \n")
+    keys = ApiKeys.read(tmp_path / "keys")
+    assert keys.allow(f"Bearer {KEY}".encode())
+    assert keys.allow(b"bearer the-first-of-the-two-keys")
+    assert not keys.allow(b"Bearer # old")
+
+
+def test_every_answer_forbids_scripts_and_frames_from_elsewhere(client: TestClient) -> None:
+    for path in ("/", "/v1/indexes", "/v1/nothing", "/web/main.js"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "access-control-allow-origin" not in headers
+
+
+# ---- The page's files
+
+
+def test_the_page_takes_nothing_from_elsewhere_and_makes_no_html_of_strings(client: TestClient) -> None:
+    page = client.get("/").text
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "<style" not in page
+    web = Path(__file__).parent.parent / "src/secateurs/service/web"
+    for script in web.glob("*.js"):
+        code = script.read_text("utf-8")
+        for forbidden in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "https://"):
+            assert forbidden not in code, script.name
+
+
+# ---- Counting
+
+
+def test_metrics_count_requests_by_route_and_the_cache_remembers_queries(library: Index) -> None:
+    with TestClient(create_app({"library": library})) as client:
+        for _ in range(3):
+            search(client, query="asked three times")
+        client.get("/v1/no-such-thing-7")
+        client.request("WEIRD", "/healthz")
+        text = client.get("/metrics").text
+    lines = text.splitlines()
+    route = 'method="POST",route="/v1/indexes/{name}/search",status="200"'
+    assert f"secateurs_requests_total{{{route}}} 3.0" in lines
+    assert 'secateurs_query_cache_total{found="no"} 1.0' in lines
+    assert 'secateurs_query_cache_total{found="yes"} 2.0' in lines
+    assert f'secateurs_documents{{index="library"}} {len(library)}.0' in lines
+    assert "no-such-thing" not in text
+    assert "WEIRD" not in text
+    assert "asked three times" not in text
+
+
+def test_the_cache_drops_the_query_that_was_asked_longest_ago(library: Index) -> None:
+    one = library.encode_query("one")
+    cache = _QueryCache(2 * one.embeddings.nbytes)
+    cache.put("one", one)
+    cache.put("two", one)
+    assert cache.get("one") is one
+    cache.put("three", one)
+    assert cache.get("two") is None
+    assert cache.get("one") is one
+    assert cache.get("three") is one
+
+
+def test_limits_are_positive() -> None:
+    for name in ("k", "p", "threads", "body_bytes", "batch"):
+        with pytest.raises(SecateursError, match=f"the limit {name} must be at least 1"):
+            Limits(**{name: 0})
