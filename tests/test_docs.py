@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import secateurs
+import secateurs.lab
 from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
 
@@ -65,19 +66,10 @@ def test_every_command_and_public_name_is_documented() -> None:
     everything = "\n".join(PROSE.values())
     for name in set(secateurs.__all__) - {"__version__"}:
         assert re.search(rf"\b{name}\b", everything), name
-    for command in (
-        "index",
-        "add",
-        "update",
-        "delete",
-        "compact",
-        "check",
-        "search",
-        "explain",
-        "info",
-        "demo",
-        "serve",
-    ):
+    for name in secateurs.lab.__all__:
+        assert re.search(rf"\b{name}\b", PROSE["lab.md"]), name
+    commands = ("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo")
+    for command in (*commands, "serve", "evaluate", "report", "reproduce"):
         headings = [line for line in PROSE["command-line.md"].splitlines() if line.startswith("## secateurs ")]
         assert any(re.search(rf"\b{command}\b", line) for line in headings), command
 

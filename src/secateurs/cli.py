@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +26,7 @@ from .printing import (
     size_of,
     trec_line,
 )
+from .queries import read_lines, read_queries
 from .records import SearchSettings
 from .version import __version__
 
@@ -164,7 +165,7 @@ def delete(
     """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted."""
     from .index.index import Index
 
-    wanted = [*(docnos or ()), *(line for line in _lines(file) if line)] if file else list(docnos or ())
+    wanted = [*(docnos or ()), *(line for line in read_lines(file) if line)] if file else list(docnos or ())
     if not wanted:
         raise UsageError("give docnos to delete, or --from FILE")
     opened = Index(path)
@@ -237,7 +238,7 @@ def search(
         k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
     )
     opened = Index(path)
-    asked = [("1", query)] if query is not None else list(_read_queries(str(queries)))
+    asked = [("1", query)] if query is not None else list(read_queries(str(queries)))
     rankings = opened.search_many((text for _, text in asked), **vars(settings))
     with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
         for (qid, text), ranking in zip(asked, rankings, strict=True):
@@ -411,6 +412,162 @@ def _serve(paths: list[Path], **options: Any) -> None:
     serve(paths, **options)
 
 
+@app.command(
+    epilog="Example:  secateurs evaluate demo.sec --queries q.tsv --qrels qrels "
+    '-m "nDCG@10 AP RR@10" --sweep p=1:32 --sweep order=first,icf --out demo'
+)
+def evaluate(
+    path: IndexPath,
+    queries: Annotated[str, typer.Option(metavar="FILE", help="qid, tab, text on each line; or ir_datasets:ID.")],
+    qrels: Annotated[str, typer.Option(metavar="FILE", help="TREC judgements; or ir_datasets:ID.")],
+    measures: Annotated[
+        str, typer.Option("-m", "--measures", metavar="NAMES", help="Any of ir-measures, such as AP(rel=2) or R@1000.")
+    ] = "nDCG@10 AP RR@10",
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="A search setting and its values: p=1:32, p=1,2,4,all, order=first,icf. One value fixes it: "
+            "gather=faiss. Every combination is a row.",
+        ),
+    ] = None,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SETTINGS", help='One more row, such as "gather=exhaustive p=all".'),
+    ] = None,
+    compared_with: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", metavar="NAME", help="One more row: bm25, bm25+maxsim[:N], quit[:N], mean or dense:MODEL."
+        ),
+    ] = None,
+    run: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="One more row: a TREC run.")] = None,
+    k: Annotated[
+        int, typer.Option("-k", "--k", metavar="N", help="Depth of the rankings; the paper's is 1000.")
+    ] = 1000,
+    relevant_grade: Annotated[
+        int, typer.Option(metavar="N", help="The lowest grade that counts as relevant; measures name their own.")
+    ] = 1,
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help='Compared with: "p=all", bm25, ... By default what keeps most embeddings.'),
+    ] = None,
+    correction: Annotated[
+        str, typer.Option(metavar="NAME", help="For many comparisons at once: bonferroni, holm or none.")
+    ] = "bonferroni",
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="So many of the queries, the same ones every time.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="NAME",
+            help="Write NAME.parquet, .csv, .settings.csv and .json. If stopped, the same command goes on.",
+        ),
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a TREC run for every row.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of that name.")] = False,
+) -> None:
+    """Measure an index on judged queries under many settings: effectiveness, documents, time, significance."""
+    from .index.index import Index
+    from .lab import baseline_systems, evaluate, parse_settings, read_run, read_topics
+    from .lab import sweep as combinations
+    from .lab.printing import print_summary
+    from .lab.significance import check_correction
+
+    check_correction(correction)
+    settings = combinations(*(sweep or ()), k=k)
+    settings += [SearchSettings(**{"k": k, **parse_settings(text)}) for text in also or ()]
+    stems = [file.stem for file in run or ()]
+    rankings = {str(file) if stems.count(file.stem) > 1 else file.stem: read_run(file) for file in run or ()}
+    topics = read_topics(queries, qrels)
+    opened = Index(path)
+    results = evaluate(
+        opened,
+        topics if sample is None else topics.sample(sample),
+        settings,
+        measures=measures.split(),
+        relevant_grade=relevant_grade,
+        systems=baseline_systems(opened, compared_with or (), k),
+        runs=rankings,
+        baseline=baseline,
+        correction=correction,
+        out=out,
+        runs_folder=runs,
+        overwrite=overwrite,
+        about={"command": shlex.join(["secateurs", *sys.argv[1:]])},
+    )
+    print_summary(results)
+    if out is not None:
+        typer.echo(f"\n{out}.parquet, {out}.csv, {out}.settings.csv, {out}.json")
+
+
+@app.command(epilog="Example:  secateurs report demo.parquet --out demo.html --figures figures")
+def report(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What secateurs evaluate --out wrote.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page. By default RESULTS with the ending .html.")
+    ] = None,
+    title: Annotated[str | None, typer.Option(metavar="TEXT", help="The page's heading.")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write the figures there too, as PNG and SVG.")
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Compare with another row than evaluate was told.")
+    ] = None,
+    correction: Annotated[
+        str | None, typer.Option(metavar="NAME", help="bonferroni, holm or none, if another than evaluate was told.")
+    ] = None,
+) -> None:
+    """Write one HTML page from results: tables, figures, query by query, and how to make it again."""
+    from .lab import Results, save_figures
+    from .lab import figures as draw
+    from .lab import report as to_page
+    from .lab.results import stem
+
+    loaded = Results.load(results)
+    name = Path(stem(results)).name
+    page = out or Path(f"{stem(results)}.html")
+    page.write_text(to_page(loaded, title or name, baseline, correction), "utf-8")
+    typer.echo(f"{page}")
+    if figures is not None:
+        for path in save_figures(draw(loaded, baseline, correction), figures, f"{name}-"):
+            typer.echo(f"{path}")
+
+
+@app.command(epilog="Example:  secateurs reproduce synthetic")
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Which one, or a .yaml file. Without it, all are listed.")
+    ] = None,
+    collection: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="corpus.jsonl.gz, queries.tsv and qrels, instead of ir_datasets."),
+    ] = None,
+    index: Annotated[Path | None, typer.Option(metavar="INDEX", help="An index of it that is built already.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where all that is made goes. By default NAME.lab.")
+    ] = None,
+) -> None:
+    """Run an experiment of the paper and say whether the results agree. Exit code 1 if they do not."""
+    from .lab import find_reproduction, reproductions
+    from .lab import reproduce as run
+    from .lab.printing import print_reproductions, print_summary, print_verdicts
+
+    if name is None:
+        print_reproductions(reproductions())
+        return
+    wanted = find_reproduction(name)
+    target = folder or Path(f"{wanted.name}.lab")
+    command = shlex.join(["secateurs", *sys.argv[1:]])
+    done = run(wanted, target, collection, index, command=command)
+    print_summary(done.results)
+    print_verdicts(done)
+    typer.echo(f"{target / 'report.html'}")
+    if not done.agrees:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """Exit codes: 0 fine, 1 a problem with data, 2 wrong usage."""
     for stream in (sys.stdout, sys.stderr):
@@ -457,22 +614,3 @@ class _Bad:
     def summarise(self) -> None:
         if self._count:
             typer.echo(f"skipped: {self._count:,}")
-
-
-def _lines(source: str) -> Iterator[str]:
-    if source != "-" and not Path(source).is_file():
-        raise SecateursError(f"there is no file {source}")
-    lines = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
-    for number, line in enumerate(lines.splitlines(), start=1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise SecateursError(f"{source}, line {number}: not UTF-8 ({error.reason})") from error
-
-
-def _read_queries(source: str) -> Iterator[tuple[str, str]]:
-    """qid, tab, text on each line; a line without a tab is a query whose qid is its line number."""
-    for number, text in enumerate(_lines(source), start=1):
-        if text.strip():
-            qid, tab, rest = text.partition("\t")
-            yield (qid.strip(), rest.strip()) if tab else (str(number), text.strip())

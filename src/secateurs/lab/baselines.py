@@ -1,0 +1,252 @@
+"""What the paper compares itself with, or comes from, as rows of the same experiment.
+
+bm25            BM25 over the index's texts (bm25s, its default settings and English stop words)
+bm25+maxsim     the classical pipeline: BM25 gathers, exact MaxSim ranks; bm25+maxsim:100 re-ranks 100 documents
+quit            the ancestor of query embedding pruning: term-at-a-time BM25 that stops early (Moffat & Zobel, 1996);
+                quit:5000 allows 5,000 accumulators
+mean            a single-vector dense retriever: the mean of a text's token embeddings, compared by cosine
+dense:MODEL     a single-vector dense retriever: any sentence-transformers model, by folder or hub name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SecateursError, UsageError, require
+from ..index.index import Index
+from .sweeps import DEPTH
+from .systems import Outcome, Query, Settings, System
+
+NAMES = ("bm25", "bm25+maxsim", "quit", "mean", "dense:MODEL")
+_RERANKED = 1000
+_ACCUMULATORS = 5000
+
+
+def baseline_systems(index: Index, names: Sequence[str], k: int = DEPTH) -> list[System]:
+    """Systems by their names. What several of them need, such as the inverted file, is made once."""
+    words: Words | None = None
+    made: list[System] = []
+    for given in names:
+        name, colon, argument = given.partition(":")
+        if name in ("bm25", "bm25+maxsim", "quit"):
+            words = words or Words(*_texts(index))
+        if name == "bm25" and not colon:
+            made.append(BM25(_words(words), k))
+        elif name == "bm25+maxsim":
+            made.append(BM25MaxSim(_words(words), index, k, _number(given, argument, _RERANKED)))
+        elif name == "quit":
+            made.append(Quit(_words(words), k, _number(given, argument, _ACCUMULATORS)))
+        elif name == "mean" and not colon:
+            made.append(mean_embedding(index, k))
+        elif name == "dense" and argument:
+            made.append(dense(index, argument, k))
+        else:
+            raise UsageError(f"a baseline is one of {', '.join(NAMES)}, not {given!r}")
+    return made
+
+
+class Words:
+    """An inverted file with BM25's share of the score in every posting."""
+
+    def __init__(self, docnos: Sequence[str], texts: Sequence[str]) -> None:
+        self._library = require("bm25s", "lab")
+        self.docnos = docnos
+        self._retriever = self._library.BM25()
+        words = self._library.tokenize(list(texts), show_progress=False)
+        if not any(words.ids):
+            raise SecateursError("BM25 needs texts, and this index has none with a word in it")
+        self._retriever.index(words, show_progress=False)
+        scores = self._retriever.scores
+        self._starts, self._documents, self._shares = scores["indptr"], scores["indices"], scores["data"]
+
+    def terms(self, text: str) -> list[int]:
+        """The query's words that some document has, each once."""
+        vocabulary: dict[str, int] = self._retriever.vocab_dict
+        (words,) = self._library.tokenize([text], return_ids=False, show_progress=False)
+        known = (vocabulary.get(word) for word in dict.fromkeys(words))
+        return [term for term in known if term is not None and len(self.postings(term)[0])]
+
+    def postings(self, term: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The documents that have the word, and what it adds to the score of each."""
+        some = slice(int(self._starts[term]), int(self._starts[term + 1]))
+        return self._documents[some], self._shares[some]
+
+    def hits(self, documents: NDArray[np.integer[Any]], scores: NDArray[np.floating[Any]], k: int) -> Any:
+        """The k best of these documents by name; equal scores go by docno."""
+        if len(documents) > k:
+            threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+            documents, scores = documents[scores >= threshold], scores[scores >= threshold]
+        named = [(self.docnos[number], float(score)) for number, score in zip(documents, scores, strict=True)]
+        return sorted(named, key=lambda hit: (-hit[1], hit[0]))[:k]
+
+
+class Quit:
+    """Term-at-a-time scoring that quits: words in descending IDF, until there are enough accumulators.
+
+    The limit is looked at after each word, so the word that reaches it is still scored whole (Moffat & Zobel, 1996).
+    """
+
+    name = "quit"
+
+    def __init__(self, words: Words, k: int, accumulators: int | None) -> None:
+        self._words = words
+        self._k = k
+        self._limit = accumulators
+        self.label = f"quit:{accumulators}"
+        self.settings: Settings = {"k": k, "accumulators": accumulators}
+
+    def search(self, query: Query, relevant: set[str]) -> Outcome:
+        started = perf_counter()
+        terms = sorted(self._words.terms(query.text), key=lambda term: len(self._words.postings(term)[0]))
+        scores = np.zeros(len(self._words.docnos), dtype=np.float32)
+        touched = np.zeros(len(self._words.docnos), dtype=bool)
+        for term in terms:
+            documents, shares = self._words.postings(term)
+            scores[documents] += shares
+            touched[documents] = True
+            if self._limit is not None and touched.sum() >= self._limit:
+                break
+        found = np.flatnonzero(touched)
+        hits = self._words.hits(found, scores[found], self._k)
+        spent = (perf_counter() - started) * 1000
+        return Outcome(
+            hits=hits,
+            gathered=len(found),
+            scored=len(found),
+            relevant_scored=sum(self._words.docnos[number] in relevant for number in found.tolist()),
+            milliseconds={"gather": spent},
+        )
+
+
+class BM25(Quit):
+    """BM25 in full: the same, and it never quits."""
+
+    name = "bm25"
+
+    def __init__(self, words: Words, k: int) -> None:
+        super().__init__(words, k, None)
+        self.label = "bm25"
+        self.settings = {"k": k}
+
+
+class BM25MaxSim:
+    """BM25's best documents, ranked by exact MaxSim."""
+
+    name = "bm25+maxsim"
+
+    def __init__(self, words: Words, index: Index, k: int, candidates: int) -> None:
+        self._bm25 = BM25(words, candidates)
+        self._index = index
+        self._k = k
+        self.label = f"bm25+maxsim:{candidates}"
+        self.settings: Settings = {"k": k, "candidates": candidates}
+
+    def search(self, query: Query, relevant: set[str]) -> Outcome:
+        found = self._bm25.search(query, set())
+        started = perf_counter()
+        docnos = [docno for docno, _ in found.hits]
+        scores = self._index.score(query.encoded, docnos)
+        hits = sorted(zip(docnos, scores, strict=True), key=lambda hit: (-hit[1], hit[0]))[: self._k]
+        spent = (perf_counter() - started) * 1000
+        return Outcome(
+            hits=hits,
+            gathered=found.gathered,
+            scored=len(docnos),
+            relevant_scored=len(relevant.intersection(docnos)),
+            milliseconds={**found.milliseconds, "score": spent},
+        )
+
+
+class SingleVector:
+    """One vector for each text, compared with all documents by cosine."""
+
+    def __init__(
+        self,
+        label: str,
+        docnos: Sequence[str],
+        vectors: NDArray[np.float32],
+        encode: Callable[[Query], NDArray[np.float32]],
+        k: int,
+    ) -> None:
+        self.name = label.partition(":")[0]
+        self.label = label
+        self.settings: Settings = {"k": k}
+        self._docnos = docnos
+        self._vectors = _unit(vectors)  # (documents, dim)
+        self._encode = encode
+        self._encoded: dict[str, NDArray[np.float32]] = {}
+        self._k = k
+
+    def search(self, query: Query, relevant: set[str]) -> Outcome:
+        if query.qid not in self._encoded:  # once, and untimed, as for the index
+            self._encoded[query.qid] = _unit(self._encode(query)[None])[0]
+        started = perf_counter()
+        scores = self._vectors @ self._encoded[query.qid]
+        best = np.argsort(-scores, kind="stable")[: self._k]
+        hits = [(self._docnos[number], float(scores[number])) for number in best]
+        spent = (perf_counter() - started) * 1000
+        return Outcome(
+            hits=hits,
+            gathered=len(self._docnos),
+            scored=len(self._docnos),
+            relevant_scored=len(relevant.intersection(self._docnos)),
+            milliseconds={"gather": spent},
+        )
+
+
+def mean_embedding(index: Index, k: int = DEPTH) -> SingleVector:
+    """The mean of the token embeddings: what is left of late interaction if a text has one vector."""
+    docnos, means = [], []
+    for document in index.documents():
+        assert document.encoded is not None
+        docnos.append(document.docno)
+        # A document without a token has no mean, and is like nothing.
+        means.append(document.encoded.embeddings.sum(axis=0) / max(len(document.encoded), 1))
+    return SingleVector(
+        "mean", docnos, np.array(means, dtype=np.float32), lambda query: query.encoded.embeddings.mean(axis=0), k
+    )
+
+
+def dense(index: Index, model: str, k: int = DEPTH) -> SingleVector:
+    """A sentence-transformers model. It encodes all documents first, which takes a while without a GPU."""
+    library = require("sentence_transformers", "st")
+    try:
+        encoder = library.SentenceTransformer(model)
+    except (OSError, ValueError) as error:
+        raise SecateursError(f"sentence-transformers cannot load {model!r}: {error}") from error
+    docnos, texts = _texts(index)
+    vectors = np.asarray(encoder.encode(list(texts), show_progress_bar=False), dtype=np.float32)
+
+    def encode(query: Query) -> NDArray[np.float32]:
+        return np.asarray(encoder.encode([query.text], show_progress_bar=False)[0], dtype=np.float32)
+
+    return SingleVector(f"dense:{model}", docnos, vectors, encode, k)
+
+
+def _texts(index: Index) -> tuple[list[str], list[str]]:
+    documents = [(document.docno, document.text) for document in index.documents()]
+    return [docno for docno, _ in documents], [text for _, text in documents]
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+    return unit
+
+
+def _words(words: Words | None) -> Words:
+    assert words is not None
+    return words
+
+
+def _number(given: str, argument: str, default: int) -> int:
+    if not given.count(":"):
+        return default
+    if not argument.isdecimal() or int(argument) < 1:
+        raise UsageError(f"{given!r}: a whole number of at least 1 comes after the colon")
+    return int(argument)

@@ -1,0 +1,250 @@
+"""The experiment: every query under every setting, a query at a time.
+
+Queries are encoded once. Before the clock counts, every system answers a query or two, so that kernels are loaded and
+pages are read. Then each query is searched with all systems, in an order that is shuffled anew for each, before the
+next query's turn comes: whatever else the machine does meanwhile hits all systems alike. Queries run singly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from ..errors import SecateursError, UsageError
+from ..index.index import Index
+from ..progress import progress_bar
+from ..records import SearchSettings
+from .measures import Hits, Measures
+from .provenance import provenance
+from .results import Results, check_out
+from .runs import file_name, write_run
+from .significance import check_correction
+from .sweeps import labels, plain, sweep
+from .systems import UNCOUNTED, IndexSystem, Outcome, Query, RunSystem, System
+from .topics import Topics
+from .work import WorkFile
+
+DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10")
+_WARM_UP = 2  # queries
+_DEEPEST_RANK_KEPT = 1000  # of relevant documents, for the report
+
+
+def evaluate(
+    index: Index,
+    topics: Topics,
+    settings: Sequence[SearchSettings] | None = None,
+    *,
+    measures: Sequence[str] = DEFAULT_MEASURES,
+    relevant_grade: int = 1,
+    systems: Sequence[System] = (),
+    runs: Mapping[str, Mapping[str, Hits]] | None = None,
+    baseline: str | None = None,
+    correction: str = "bonferroni",
+    out: str | Path | None = None,
+    runs_folder: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool | None = None,
+    about: Mapping[str, Any] | None = None,
+) -> Results:
+    """Search every query with every setting, and measure what is found and what it takes.
+
+    settings        of the index; `sweep` makes them. Without any, the default with k = 1000
+    measures        names of ir-measures
+    relevant_grade  the lowest grade that `relevant_scored` counts; a measure names its own, as in AP(rel=2)
+    systems         further rows: lab.baselines, or anything with the methods of lab.System
+    runs            further rows: label -> qid -> (docno, score)
+    baseline        the row that the others are compared with: a label, or settings such as "p=all"
+    correction      of the significance for many comparisons: bonferroni, holm or none
+    out             where the tables go: OUT.parquet, OUT.csv, OUT.settings.csv and OUT.json. While it runs,
+                    OUT.work.jsonl keeps what is measured, and the same call goes on from there
+    runs_folder     where to write a TREC run for every row
+    about           anything more to be noted with the results
+    """
+    rows = _systems(index, sweep() if settings is None else settings, systems, runs or {})
+    measured = Measures(measures, topics.qrels)
+    chosen = {"baseline": _baseline(rows, baseline), "correction": correction}
+    check_correction(correction)
+    if out is not None:
+        check_out(Path(out), overwrite)
+    experiment = {
+        "index": {name: value for name, value in index.info().items() if name != "path"},
+        "queries_and_qrels": topics.fingerprint(),
+        "measures": measured.names,
+        "relevant_grade": relevant_grade,
+        "settings": {row.label: dict(row.settings) for row in rows},
+        "runs_folder": runs_folder is not None,
+    }
+    if out is None:
+        records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, None, progress)
+    else:
+        with WorkFile(Path(f"{out}.work.jsonl"), experiment) as work:
+            records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, work, progress)
+    if runs_folder is not None:
+        _write_runs(Path(runs_folder), rows, records)
+    results = Results(
+        [_flat(record, row) for row in rows for record in records[row.label]],
+        measured.names,
+        {**provenance(index, topics, measured.names, relevant_grade), **chosen, **(about or {})},
+    )
+    if out is not None:
+        results.save(out)
+        Path(f"{out}.work.jsonl").unlink()
+    return results
+
+
+def _systems(
+    index: Index,
+    settings: Sequence[SearchSettings],
+    systems: Sequence[System],
+    runs: Mapping[str, Mapping[str, Hits]],
+) -> list[System]:
+    names = labels([plain(one) for one in settings])
+    rows: list[System] = [IndexSystem(index, one, name) for one, name in zip(settings, names, strict=True)]
+    rows += systems
+    rows += [RunSystem(label, run) for label, run in runs.items()]
+    if not rows:
+        raise UsageError("there is nothing to evaluate: give settings, systems or runs")
+    given = [row.label for row in rows]
+    for label in given:
+        if given.count(label) > 1:
+            raise UsageError(f"two rows are called {label!r}")
+    return rows
+
+
+def _baseline(rows: Sequence[System], name: str | None) -> str | None:
+    """The label it means: a wrong name should be told before hours of searching."""
+    if name is None:
+        return None
+    empty: dict[str, Any] = {"qid": None, "kept": [], "relevant_ranks": {}}
+    return Results([{"setting": row.label, "system": row.name, **row.settings, **empty} for row in rows], [], {}).find(
+        name
+    )
+
+
+def _measure(
+    index: Index,
+    topics: Topics,
+    rows: Sequence[System],
+    measures: Measures,
+    relevant_grade: int,
+    keep_hits: bool,
+    work: WorkFile | None,
+    progress: bool | None,
+) -> dict[str, list[dict[str, Any]]]:
+    """label -> one record per query, in the order of the queries."""
+    done = {} if work is None else dict(work.done)
+    # Rankings from a file cost nothing, and the file may have changed since: they are always looked at again.
+    fixed = {row.label for row in rows if isinstance(row, RunSystem)}
+    left = [qid for qid in topics.queries if any((row.label, qid) not in done or row.label in fixed for row in rows)]
+    queries, encoding = _encode(index, topics, left, progress)
+    for query in queries[:_WARM_UP]:
+        for row in rows:
+            row.search(query, set())
+    total = len(topics) * len(rows)
+    with progress_bar("searching", total, "searches", progress) as advance:
+        advance(total - len(left) * len(rows))
+        for number, query in enumerate(queries):
+            relevant = topics.relevant(query.qid, relevant_grade)
+            for place in np.random.default_rng(number).permutation(len(rows)):
+                row = rows[place]
+                if (row.label, query.qid) not in done or row.label in fixed:
+                    outcome = row.search(query, relevant)
+                    values = measures.of(query.qid, outcome.hits)
+                    record = _record(row.label, query, encoding[query.qid], outcome, values, relevant, keep_hits)
+                    done[row.label, query.qid] = record
+                    if work is not None and row.label not in fixed:
+                        work.add(record)
+                advance(1)
+    return {row.label: [done[row.label, qid] for qid in topics.queries] for row in rows}
+
+
+def _encode(
+    index: Index, topics: Topics, qids: Iterable[str], progress: bool | None
+) -> tuple[list[Query], dict[str, float]]:
+    """The queries, each encoded once, and the milliseconds it took."""
+    queries, spent = [], {}
+    qids = list(qids)
+    with progress_bar("encoding queries", len(qids), "queries", progress) as advance:
+        for qid in qids:
+            started = perf_counter()
+            encoded = index.encode_query(topics.encoded.get(qid, topics.queries[qid]))
+            spent[qid] = (perf_counter() - started) * 1000
+            queries.append(Query(qid, topics.queries[qid], encoded))
+            advance(1)
+    return queries, spent
+
+
+def _record(
+    label: str,
+    query: Query,
+    encoding: float,
+    outcome: Outcome,
+    values: Mapping[str, float],
+    relevant: set[str],
+    keep_hits: bool,
+) -> dict[str, Any]:
+    """What the work file keeps of one search."""
+    ranks = {
+        docno: rank for rank, (docno, _) in enumerate(outcome.hits[:_DEEPEST_RANK_KEPT], start=1) if docno in relevant
+    }
+    record: dict[str, Any] = {
+        "setting": label,
+        "qid": query.qid,
+        "query": query.text,
+        "measures": dict(values),
+        "query_embeddings": len(query.encoded),
+        "embeddings_kept": outcome.embeddings_kept,
+        "documents_gathered": outcome.gathered,
+        "documents_scored": outcome.scored,
+        "relevant": len(relevant),
+        "relevant_scored": outcome.relevant_scored,
+        "encode": encoding,
+        "milliseconds": dict(outcome.milliseconds),
+        "kept": list(outcome.kept),
+        "relevant_ranks": ranks,
+    }
+    if keep_hits:
+        record["hits"] = list(outcome.hits)
+    return record
+
+
+def _flat(record: Mapping[str, Any], row: System) -> dict[str, Any]:
+    """A record as a row of the tidy table."""
+    counted = [spent for stage, spent in record["milliseconds"].items() if stage not in UNCOUNTED]
+    return {
+        "setting": record["setting"],
+        "system": row.name,
+        **row.settings,
+        "qid": record["qid"],
+        "query": record["query"],
+        **record["measures"],
+        **{
+            name: record[name]
+            for name in (
+                "query_embeddings",
+                "embeddings_kept",
+                "documents_gathered",
+                "documents_scored",
+                "relevant",
+                "relevant_scored",
+            )
+        },
+        "milliseconds": sum(counted) if counted else None,
+        "milliseconds_encode": record["encode"],
+        **{f"milliseconds_{stage}": spent for stage, spent in record["milliseconds"].items()},
+        "kept": record["kept"],
+        "relevant_ranks": record["relevant_ranks"],
+    }
+
+
+def _write_runs(folder: Path, rows: Sequence[System], records: Mapping[str, list[dict[str, Any]]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [file_name(row.label) for row in rows]
+    if len(set(names)) < len(names):
+        raise SecateursError("two rows would have the same run file: give them clearer names")
+    for name, row in zip(names, rows, strict=True):
+        write_run(folder / f"{name}.run", ((one["qid"], one["hits"]) for one in records[row.label]))

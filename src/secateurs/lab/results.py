@@ -1,0 +1,183 @@
+"""The results of an experiment: one tidy table, a row for every setting and query, and what made it.
+
+OUT.parquet has the table and, in its metadata, everything about the experiment. OUT.csv has the same table,
+OUT.settings.csv one row per setting (summary.py), OUT.json what made them. The Parquet file is the one that is read
+again: figures, report and significance come from it alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SecateursError, UsageError, require
+from .sweeps import parse_settings, plain_word
+
+_METADATA = b"secateurs.lab"
+_FORMAT = 1
+_SUFFIXES = (".parquet", ".csv", ".settings.csv", ".json")
+_NESTED = ("kept", "relevant_ranks")  # lists and mappings: JSON in the files
+
+
+@dataclass(frozen=True)
+class Results:
+    rows: Sequence[Mapping[str, Any]]
+    measures: Sequence[str]
+    about: Mapping[str, Any]  # what made them
+
+    @cached_property
+    def settings(self) -> dict[str, Mapping[str, Any]]:
+        """label -> the first of its rows, where the columns that describe a setting can be read."""
+        first: dict[str, Mapping[str, Any]] = {}
+        for row in self.rows:
+            first.setdefault(row["setting"], row)
+        return first
+
+    @cached_property
+    def setting_columns(self) -> list[str]:
+        """The columns between `setting` and `qid`: what the settings are."""
+        names = list(self.columns)
+        return names[names.index("setting") + 1 : names.index("qid")]
+
+    @cached_property
+    def columns(self) -> dict[str, None]:
+        """All columns, in order: rows of different systems have different settings."""
+        describing: dict[str, None] = {}
+        rest: dict[str, None] = {}
+        for row in self.settings.values():
+            names = list(row)
+            describing.update(dict.fromkeys(names[: names.index("qid")]))
+            rest.update(dict.fromkeys(names[names.index("qid") :]))
+        for name in _NESTED:  # long ones last
+            rest[name] = rest.pop(name)
+        return {**describing, **rest}
+
+    @cached_property
+    def _by_setting(self) -> dict[str, list[Mapping[str, Any]]]:
+        grouped: dict[str, list[Mapping[str, Any]]] = {}
+        for row in self.rows:
+            grouped.setdefault(row["setting"], []).append(row)
+        return grouped
+
+    def of(self, setting: str) -> list[Mapping[str, Any]]:
+        """The rows of one setting, in the order of the queries."""
+        return self._by_setting[setting]
+
+    def values(self, setting: str, column: str) -> NDArray[np.float64]:
+        """One number per query; NaN where there is none."""
+        return np.array([np.nan if row.get(column) is None else row[column] for row in self.of(setting)], dtype=float)
+
+    def find(self, text: str) -> str:
+        """The label of a setting by its name, or by some of its settings: the first that has them all."""
+        if text in self.settings:
+            return text
+        try:
+            wanted = {name: plain_word(name, value) for name, value in parse_settings(text).items()}
+        except UsageError:
+            wanted = None
+        for label, row in self.settings.items():
+            if wanted is not None and all(_has(row, name, value) for name, value in wanted.items()):
+                return label
+        raise UsageError(f"no setting is {text!r}: there are {', '.join(self.settings)}")
+
+    @cached_property
+    def fullest(self) -> str:
+        """The setting that gathers with the most embeddings: what pruning is compared with, if nobody says."""
+
+        def kept(label: str) -> float:
+            values = self.values(label, "embeddings_kept")
+            return -1.0 if np.isnan(values).all() else float(np.nanmean(values))
+
+        return max(self.settings, key=kept)  # the first of equals
+
+    def save(self, out: str | Path) -> None:
+        """Write all four files, each of them whole or not at all."""
+        from .summary import summarise
+
+        summary = summarise(self)
+        about = json.dumps({"format": _FORMAT, "measures": list(self.measures), **self.about}, ensure_ascii=False)
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        plain_rows = [_plain(row) for row in self.rows]
+        _replace(f"{out}.csv", lambda path: _write_csv(path, list(self.columns), plain_rows))
+        _replace(f"{out}.settings.csv", lambda path: _write_csv(path, list(summary[0]), summary))
+        _replace(f"{out}.json", lambda path: path.write_text(json.dumps(json.loads(about), indent=2) + "\n", "utf-8"))
+        _replace(f"{out}.parquet", lambda path: _write_parquet(path, list(self.columns), plain_rows, about.encode()))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Results:
+        """What `save` wrote, by the name of any of its files."""
+        parquet = Path(f"{stem(path)}.parquet")
+        if not parquet.is_file():
+            raise SecateursError(f"there is no file {parquet}: secateurs evaluate --out {stem(path)} makes it")
+        library = require("pyarrow.parquet", "lab")
+        try:
+            table = library.read_table(parquet)
+            about = json.loads((table.schema.metadata or {})[_METADATA])
+        except (OSError, KeyError, ValueError) as error:
+            raise SecateursError(f"{parquet} is not a table of secateurs evaluate") from error
+        if about.pop("format") > _FORMAT:
+            raise SecateursError(f"{parquet} was written by a newer secateurs: upgrade this one")
+        rows = table.to_pylist()
+        for row in rows:
+            for name in _NESTED:
+                row[name] = json.loads(row[name])
+        return cls(rows, about.pop("measures"), about)
+
+
+def stem(path: str | Path) -> str:
+    """The OUT of one of the files of a table of results."""
+    name = str(path)
+    suffix = next((one for one in sorted(_SUFFIXES, key=len, reverse=True) if name.endswith(one)), "")
+    return name[: len(name) - len(suffix)]
+
+
+def check_out(out: Path, overwrite: bool) -> None:
+    """Raise if results may not be written there, before any work is done."""
+    require("pyarrow", "lab")
+    there = [f"{out}{suffix}" for suffix in _SUFFIXES if Path(f"{out}{suffix}").exists()]
+    if there and not overwrite:
+        raise SecateursError(f"{there[0]} is there already: choose another --out, or allow it with --overwrite")
+
+
+def _has(row: Mapping[str, Any], name: str, value: str) -> bool:
+    """A run file's row has no settings, and none of them is the default."""
+    return row["system"] == "secateurs" and plain_word(name, row.get(name)) == value
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, **{name: json.dumps(row[name], ensure_ascii=False) for name in _NESTED}}
+
+
+def _write_csv(path: Path, columns: list[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write_parquet(path: Path, columns: list[str], rows: Sequence[Mapping[str, Any]], about: bytes) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+    pyarrow.parquet.write_table(table.replace_schema_metadata({_METADATA: about}), path)
+
+
+def _replace(name: str, write: Callable[[Path], object]) -> None:
+    path = Path(name)
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        write(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)

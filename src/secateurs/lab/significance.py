@@ -1,0 +1,94 @@
+"""Does a setting differ from the baseline, or did the queries just fall that way?
+
+As in the paper: a paired t-test over the queries, against one named baseline, corrected for the number of settings
+that are compared with it. Each measure is a family of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError, require
+
+CORRECTIONS = ("bonferroni", "holm", "none")
+LEVEL = 0.05
+_TIE = 1e-9  # values of a measure closer than that are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One setting against the baseline, by one measure."""
+
+    difference: float  # mean over the queries; below 0, the setting is worse
+    low: float  # 95% confidence interval of the difference, not corrected
+    high: float
+    p_value: float  # corrected
+    significant: bool
+    won: tuple[int, ...]  # numbers of the queries with a larger value than the baseline's
+    lost: tuple[int, ...]
+    tied: tuple[int, ...]
+
+
+def compare(
+    values: Sequence[NDArray[np.float64]],
+    baseline: NDArray[np.float64],
+    correction: str = "bonferroni",
+    level: float = LEVEL,
+) -> list[Comparison]:
+    """Each of the settings' values, one per query, against the baseline's values of the same queries."""
+    differences = [one - baseline for one in values]
+    tests = [_paired_t_test(difference, level) for difference in differences]
+    p_values = correct([p for p, _, _ in tests], correction)
+    return [
+        Comparison(
+            difference=float(difference.mean()),
+            low=low,
+            high=high,
+            p_value=p_value,
+            significant=p_value < level,
+            won=tuple(np.flatnonzero(difference > _TIE).tolist()),
+            lost=tuple(np.flatnonzero(difference < -_TIE).tolist()),
+            tied=tuple(np.flatnonzero(np.abs(difference) <= _TIE).tolist()),
+        )
+        for difference, (_, low, high), p_value in zip(differences, tests, p_values, strict=True)
+    ]
+
+
+def correct(p_values: Sequence[float], correction: str) -> list[float]:
+    """P-values for so many comparisons at once.
+
+    bonferroni multiplies each by their number. holm does so for the smallest, multiplies the next by one less, and so
+    on, never letting a larger p-value overtake a smaller one: as safe, and it finds more.
+    """
+    check_correction(correction)
+    count = len(p_values)
+    if correction == "none" or count == 0:
+        return list(p_values)
+    if correction == "bonferroni":
+        return [min(1.0, p * count) for p in p_values]
+    ascending = np.argsort(p_values, kind="stable")
+    scaled = np.asarray(p_values)[ascending] * np.arange(count, 0, -1)
+    holm = np.empty(count)
+    holm[ascending] = np.minimum(1.0, np.maximum.accumulate(scaled))
+    return [float(p) for p in holm]
+
+
+def check_correction(name: str) -> None:
+    if name not in CORRECTIONS:
+        raise UsageError(f"correction is one of {', '.join(CORRECTIONS)}, not {name!r}")
+
+
+def _paired_t_test(difference: NDArray[np.float64], level: float) -> tuple[float, float, float]:
+    """P-value and confidence interval of the mean difference. Where nothing varies there is nothing to test."""
+    stats = require("scipy.stats", "lab")
+    mean, count = float(difference.mean()), len(difference)
+    if count < 2 or np.ptp(difference) <= _TIE:
+        return 1.0 if abs(mean) <= _TIE or count < 2 else 0.0, mean, mean
+    error = float(difference.std(ddof=1)) / np.sqrt(count)
+    p_value = float(2 * stats.t.sf(abs(mean) / error, count - 1))
+    reach = float(stats.t.ppf(1 - level / 2, count - 1)) * error
+    return p_value, mean - reach, mean + reach

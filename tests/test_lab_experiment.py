@@ -1,0 +1,291 @@
+"""An experiment on a made collection: what is measured, what is kept, and what happens when it is stopped."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from secateurs import Index, SecateursError
+from secateurs.lab import Outcome, Query, Results, Topics, evaluate, read_run, read_topics, summarise, sweep, write_run
+from secateurs.lab.made import Made, synthetic
+from secateurs.lab.measures import Measures
+
+SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    return synthetic()
+
+
+@pytest.fixture(scope="module")
+def opened(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    path = tmp_path_factory.mktemp("lab") / "synthetic.sec"
+    return Index.build(path, made.documents, encoder=None, gather=("faiss",))
+
+
+@pytest.fixture(scope="module")
+def topics(made: Made) -> Topics:
+    return made.topics.sample(12)
+
+
+@pytest.fixture(scope="module")
+def results(opened: Index, topics: Topics, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    out = tmp_path_factory.mktemp("out") / "synthetic"
+    return evaluate(opened, topics, SETTINGS, measures=["nDCG@10", "RR"], out=out, runs_folder=out.parent / "runs")
+
+
+class Scripted:
+    """A system that finds what it is told, counts its searches, and can be stopped."""
+
+    name = "scripted"
+    label = "scripted"
+    settings = {"k": 10}  # noqa: RUF012
+
+    def __init__(self, hits: Sequence[tuple[str, float]], stop_after: int | None = None) -> None:
+        self.hits, self.stop_after, self.searches = hits, stop_after, 0
+
+    def search(self, query: Query, relevant: set[str]) -> Outcome:
+        if self.searches == self.stop_after:
+            raise KeyboardInterrupt
+        self.searches += 1
+        return Outcome(
+            hits=self.hits, gathered=3, scored=2, relevant_scored=1, milliseconds={"gather": 4.0, "fetch": 9}
+        )
+
+
+def test_measures_by_hand() -> None:
+    measures = Measures(["nDCG@10", "AP", "RR@10", "R@1000", "AP(rel=2)"], {"q": {"a": 2, "b": 1, "c": 0}})
+    values = measures.of("q", [("c", 3.0), ("a", 2.0), ("x", 1.5), ("b", 1.0)])
+    ideal = 2 + 1 / np.log2(3)
+    assert values["nDCG@10"] == pytest.approx((2 / np.log2(3) + 1 / np.log2(5)) / ideal)
+    assert values["AP"] == pytest.approx((1 / 2 + 2 / 4) / 2)
+    assert (values["RR@10"], values["R@1000"], values["AP(rel=2)"]) == (0.5, 1.0, 0.5)
+    assert set(measures.of("q", []).values()) == {0.0}
+
+
+@pytest.mark.parametrize("name", ["goodness", "nDCG@ten", "AP(", "R"])
+def test_an_unknown_measure_is_refused(name: str) -> None:
+    with pytest.raises(SecateursError, match=r"no measure of ir-measures|needs a cutoff"):
+        Measures([name], {"q": {"a": 1}})
+
+
+def test_a_row_has_what_the_index_says_of_the_same_search(results: Results, opened: Index, topics: Topics) -> None:
+    assert len(results.rows) == len(SETTINGS) * len(topics)
+    for row in results.of("p=1 order=icf"):
+        qid = row["qid"]
+        ranking = opened.search(topics.encoded[qid], k=1000, p=1, gather="faiss", k_prime=50)
+        (relevant,) = topics.relevant(qid, 1)
+        docnos = [hit.docno for hit in ranking]
+        assert row["documents_scored"] == ranking.stats.documents_scored == len(ranking)
+        assert row["embeddings_kept"] == 1
+        assert row["kept"] == [opened.token_text(int(ranking.query.token_ids[ranking.kept[0]]))]
+        assert row["relevant_scored"] == int(relevant in docnos)
+        assert row["relevant_ranks"] == ({relevant: docnos.index(relevant) + 1} if relevant in docnos else {})
+        assert row["RR"] == pytest.approx(1 / (docnos.index(relevant) + 1) if relevant in docnos else 0)
+        assert (row["system"], row["p"], row["order"], row["k_prime"], row["nprobe"]) == (
+            "secateurs", "1", "icf", 50, None,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("k", [10, 1000])
+def test_relevant_documents_are_counted_below_the_ranking_too(opened: Index, topics: Topics, k: int) -> None:
+    """With k = 10 the ranking does not show all that was scored; what was scored does not depend on it."""
+    found = evaluate(opened, topics, sweep("p=2", "gather=faiss,exhaustive", k=k), measures=["RR"])
+    for row in found.of("gather=faiss"):
+        candidates = opened.candidates(topics.encoded[row["qid"]], p=2, gather="faiss", k=k)
+        assert row["relevant_scored"] == len(topics.relevant(row["qid"], 1).intersection(candidates))
+    assert {row["relevant_scored"] for row in found.of("gather=exhaustive")} == {1}
+
+
+def test_the_files_hold_the_same_tidy_table_and_what_made_it(results: Results, tmp_path: Path) -> None:
+    results.save(tmp_path / "again")
+    table = pyarrow.parquet.read_table(tmp_path / "again.parquet")
+    with (tmp_path / "again.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert table.num_rows == len(rows) == len(results.rows)
+    assert table.column_names == list(rows[0]) == list(results.columns)
+    assert [float(row["nDCG@10"]) for row in rows] == table["nDCG@10"].to_pylist()
+    about = json.loads((tmp_path / "again.json").read_text("utf-8"))
+    assert about["index"]["documents"] == 480
+    assert {"secateurs", "python", "libraries", "queries_and_qrels", "measures"} <= about.keys()
+    loaded = Results.load(tmp_path / "again.settings.csv")
+    assert [dict(row) for row in loaded.rows] == [
+        {name: row.get(name) for name in results.columns} for row in results.rows
+    ]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_the_summary_is_the_mean_over_the_queries(results: Results) -> None:
+    rows = {row["setting"]: row for row in summarise(results, "p=all")}
+    baseline, one = rows["p=all order=first"], rows["p=1 order=first"]
+    assert baseline["baseline"]
+    assert (baseline["saved"], baseline["speed_up"], baseline["nDCG@10 p"]) == (0, 1, None)
+    assert one["nDCG@10"] == pytest.approx(np.mean([row["nDCG@10"] for row in results.of("p=1 order=first")]))
+    assert one["saved"] == pytest.approx(1 - one["documents_scored"] / baseline["documents_scored"])
+    assert one["nDCG@10 difference"] == pytest.approx(one["nDCG@10"] - baseline["nDCG@10"])
+    assert one["nDCG@10 won"] + one["nDCG@10 lost"] + one["nDCG@10 tied"] == 12
+    times = [row["milliseconds"] for row in results.of("p=1 order=first")]
+    assert one["milliseconds_p95"] == pytest.approx(np.percentile(times, 95))
+    assert rows["p=all order=icf"]["nDCG@10 tied"] == 12
+
+
+def test_a_baseline_is_found_by_some_of_its_settings(results: Results) -> None:
+    assert results.find("p=all order=icf") == "p=all order=icf"
+    assert results.find("k_prime=50 p=1") == "p=1 order=first"
+    assert results.fullest == "p=all order=first"
+    with pytest.raises(SecateursError, match="no setting is 'bm25': there are p=1 order=first"):
+        results.find("bm25")
+
+
+def test_a_wrong_baseline_is_told_before_anything_is_searched(opened: Index, topics: Topics) -> None:
+    system = Scripted([])
+    with pytest.raises(SecateursError, match="no setting is 'p=7'"):
+        evaluate(opened, topics, SETTINGS, systems=[system], baseline="p=7")
+    assert system.searches == 0
+
+
+def test_an_idea_of_ones_own_is_a_row_like_any_other(opened: Index, topics: Topics) -> None:
+    found = evaluate(opened, topics, [], systems=[Scripted([("d0001", 2.0), ("d0002", 1.0)])], measures=["RR"])
+    for row in found.rows:
+        assert (row["system"], row["documents_scored"], row["milliseconds"], row["milliseconds_fetch"]) == (
+            "scripted", 2, 4.0, 9,
+        )  # fmt: skip
+
+
+def test_runs_go_out_and_come_back_with_the_same_scores(
+    opened: Index, topics: Topics, results: Results, tmp_path: Path
+) -> None:
+    evaluate(opened, topics, SETTINGS, measures=["nDCG@10", "RR"], runs_folder=tmp_path)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names[0] == "p=1_order=first.run"
+    assert len(names) == len(SETTINGS)
+    runs = {path.stem: read_run(path) for path in tmp_path.iterdir()}
+    again = evaluate(opened, topics, [], runs=runs, measures=["nDCG@10", "RR"])
+    for label in results.settings:
+        other = label.replace(" ", "_")
+        assert again.values(other, "nDCG@10").tolist() == results.values(label, "nDCG@10").tolist()
+        assert np.isnan(again.values(other, "milliseconds")).all()
+
+
+def test_a_run_file_is_read_by_score_and_refused_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "x.run"
+    write_run(path, [("q1", [("a", 2.0), ("b", 1.0)])])
+    assert path.read_text() == "q1 Q0 a 1 2.000000 secateurs\nq1 Q0 b 2 1.000000 secateurs\n"
+    path.write_text("q1 Q0 a 1 1.0 x\nq1 Q0 b 2 3.5 x\n")
+    assert read_run(path) == {"q1": [("b", 3.5), ("a", 1.0)]}
+    for content, message in [
+        ("q1 Q0 a 1 1.0\n", "line 1: has 5 columns and not 6"),
+        ("q1 Q0 a 1 high x\n", "line 1: a score is a number"),
+        ("q1 Q0 a 1 1 x\nq1 Q0 a 2 0 x\n", "line 2: 'a' is in the ranking of 'q1' twice"),
+        ("\n", "has no rankings"),
+    ]:
+        path.write_text(content)
+        with pytest.raises(SecateursError, match=message):
+            read_run(path)
+
+
+def test_topics_are_the_judged_queries_and_their_sample_is_always_the_same(tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text("".join(f"{n}\tquery {n}\n" for n in range(50)))
+    (tmp_path / "qrels").write_text("".join(f"{n} 0 d{n} {n % 3}\n" for n in range(1, 40)))
+    topics = read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
+    assert len(topics) == 39
+    assert topics.relevant("5", 2) == {"d5"}
+    assert topics.relevant("4", 2) == set()
+    assert list(topics.sample(5).queries) == list(topics.sample(5).queries)
+    assert len(topics.sample(5)) == 5
+    assert topics.sample(99) is topics
+    assert topics.fingerprint() != topics.sample(5).fingerprint()
+    for content, message in [
+        ("1 0 d1\n", "line 1: has 3 columns and not 4"),
+        ("1 0 d1 good\n", "line 1: a grade is a whole number"),
+        ("x 0 d1 1\n", "no query has a judgement"),
+        ("", "no query has a judgement"),
+    ]:
+        (tmp_path / "qrels").write_text(content)
+        with pytest.raises(SecateursError, match=message):
+            read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
+
+
+def test_topics_of_ir_datasets_and_what_can_go_wrong_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dataset:
+        def queries_iter(self) -> Iterator[SimpleNamespace]:
+            yield SimpleNamespace(query_id="1", default_text=lambda: "do goldfish grow")
+
+        def qrels_iter(self) -> Iterator[SimpleNamespace]:
+            yield SimpleNamespace(query_id="1", doc_id="fish", relevance=2)
+
+    class Offline(Dataset):
+        def qrels_iter(self) -> Iterator[SimpleNamespace]:
+            raise RuntimeError("All download sources failed")
+
+    known = {"fishes": Dataset(), "offline": Offline(), "no-qrels": object()}
+    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__))  # type: ignore[arg-type]
+    topics = read_topics("ir_datasets:fishes", "ir_datasets:fishes")
+    assert (topics.queries, topics.relevant("1", 2)) == ({"1": "do goldfish grow"}, {"fish"})
+    for name, message in (
+        ("offline", "cannot download 'offline'"),
+        ("no-qrels", "has no 'no-qrels' with"),
+        ("none", "has no 'none' with"),
+    ):
+        with pytest.raises(SecateursError, match=message):
+            read_topics("ir_datasets:fishes", f"ir_datasets:{name}")
+
+
+def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    hits, out = [("d0001", 2.0)], tmp_path / "stopped"
+    warm_up = 2
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(opened, topics, [], systems=[Scripted(hits, stop_after=warm_up + 5)], out=out)
+    work = tmp_path / "stopped.work.jsonl"
+    assert len(work.read_text().splitlines()) == 1 + 5
+    with work.open("a") as file:
+        file.write('{"setting": "scripted", "qid": "q0')  # killed in the middle of a line
+    second = Scripted(hits)
+    resumed = evaluate(opened, topics, [], systems=[second], out=out)
+    assert second.searches == warm_up + len(topics) - 5
+    assert not work.exists()
+    whole = evaluate(opened, topics, [], systems=[Scripted(hits)])
+    skipped = ("milliseconds_encode",)
+    assert [{n: v for n, v in row.items() if n not in skipped} for row in resumed.rows] == [
+        {n: v for n, v in row.items() if n not in skipped} for row in whole.rows
+    ]
+
+
+def test_unfinished_work_of_another_experiment_is_left_alone(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(opened, topics, [], systems=[Scripted([], stop_after=4)], out=out, measures=["RR"])
+    before = (tmp_path / "x.work.jsonl").read_bytes()
+    with pytest.raises(SecateursError, match=r"another experiment \(other measures\)"):
+        evaluate(opened, topics, [], systems=[Scripted([])], out=out, measures=["AP"])
+    with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
+        evaluate(opened, topics.sample(3), [], systems=[Scripted([])], out=out, measures=["RR"])
+    assert (tmp_path / "x.work.jsonl").read_bytes() == before
+    (tmp_path / "x.work.jsonl").write_bytes(before + b"no json\n")
+    with pytest.raises(SecateursError, match="line 4: damaged"):
+        evaluate(opened, topics, [], systems=[Scripted([])], out=out, measures=["RR"])
+
+
+def test_finished_results_are_not_overwritten_unasked(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
+    with pytest.raises(SecateursError, match="is there already"):
+        evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
+    evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x", overwrite=True)
+
+
+def test_what_is_not_a_table_of_results_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SecateursError, match="there is no file"):
+        Results.load(tmp_path / "x.parquet")
+    (tmp_path / "x.parquet").write_text("no")
+    with pytest.raises(SecateursError, match="is not a table of secateurs evaluate"):
+        Results.load(tmp_path / "x")
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "x.parquet")
+    with pytest.raises(SecateursError, match="is not a table of secateurs evaluate"):
+        Results.load(tmp_path / "x")

@@ -1,0 +1,152 @@
+"""Figures and the report page: hostile text stays text, nothing is loaded from elsewhere, numbers are the table's."""
+
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secateurs.lab import Results, figures, report, save_figures, summarise
+from secateurs.lab.drawing import find_curves, pareto
+from secateurs.lab.summary import smallest_without_loss
+
+HOSTILE = '<script>alert(1)</script> & "$\\frac$" <img src=x onerror=y>'
+
+
+def row(p: str, order: str, qid: str, value: float, scored: int, **more: Any) -> dict[str, Any]:
+    return {
+        "setting": f"p={p} order={order}", "system": "secateurs", "p": p, "order": order, "qid": qid,
+        "query": f"{HOSTILE} {qid}", "nDCG@10": value, "AP": value / 2, "query_embeddings": 32,
+        "embeddings_kept": 32 if p == "all" else int(p), "documents_gathered": scored, "documents_scored": scored,
+        "relevant": 2, "relevant_scored": 1, "milliseconds": scored / 10, "milliseconds_encode": 1.0,
+        "milliseconds_gather": scored / 10, "kept": [HOSTILE], "relevant_ranks": {f"{HOSTILE}{p}": 3}, **more,
+    }  # fmt: skip
+
+
+def made() -> Results:
+    rows = []
+    for order, losses in (("first", (0.5, 0.3, 0.01, 0)), ("icf", (0.2, 0.01, 0, 0))):
+        for p, loss, scored in zip(("1", "2", "3", "all"), losses, (10, 20, 30, 100), strict=True):
+            rows += [row(p, order, f"q{i}", 0.9 - loss * (1 + i % 3 / 3), scored) for i in range(20)]
+    run = {"setting": HOSTILE, "system": "run"}
+    found = {"query": "x", "nDCG@10": 0.5, "AP": 0.1, "documents_scored": 50, "kept": [], "relevant_ranks": {}}
+    rows += [{**run, "qid": f"q{i}", **found} for i in range(20)]
+    return Results(rows, ["nDCG@10", "AP"], {"command": f"secateurs evaluate {HOSTILE}", "secateurs": "9"})
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report(made(), f"A title {HOSTILE}")
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Any]:
+    return figures(made())
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute of a page, and whether its tags close in order."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_hostile_text_stays_text_on_the_page(page: str) -> None:
+    tags = Tags(page)
+    assert tags.open == []
+    assert not {"script", "img", "iframe", "link", "object"} & set(tags.tags)
+    assert not [name for name, _ in tags.attributes if name.startswith("on")]
+    assert tags.text.count("<script>alert(1)</script>") > 20
+
+
+def test_the_page_loads_nothing_and_says_so(page: str) -> None:
+    assert "default-src 'none'" in page
+    loaded = [value for name, value in Tags(page).attributes if name in ("src", "href", "xlink:href", "action")]
+    assert loaded
+    assert all(value and value.startswith("#") for value in loaded)
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_names_are_unique_on_the_page_and_every_reference_leads_to_one(page: str) -> None:
+    tags = Tags(page)
+    ids = [value for name, value in tags.attributes if name == "id"]
+    assert len(ids) == len(set(ids)) > 3
+    references = {value[1:] for name, value in tags.attributes if name == "xlink:href" and value}
+    assert references <= set(ids)
+
+
+def test_the_page_shows_the_numbers_of_the_summary(page: str) -> None:
+    text = Tags(page).text
+    for one in summarise(made()):
+        assert f"{one['nDCG@10']:.4f}{'*' if one['nDCG@10 significant'] else ' '}" in text
+    assert "lost" in text
+
+
+def test_the_smallest_p_is_the_one_from_which_on_nothing_is_lost() -> None:
+    results = made()
+    rows = summarise(results)
+    first, icf = find_curves(results, rows)[:2]
+    assert (first.name, icf.name) == ("First", "ICF")
+    assert [one["p"] for one in first.rows] == ["1", "2", "3", "all"]
+    # every loss above varies between the queries by the same pattern, so each that is not zero is significant
+    found = [smallest_without_loss(curve.rows, "nDCG@10") for curve in (first, icf)]
+    assert [one["p"] for one in found if one] == ["all", "3"]
+    worse = {"m significant": True, "m difference": -0.1}
+    fine = {"m significant": False, "m difference": -0.1}
+    assert smallest_without_loss([fine, worse, fine], "m") is not None
+    assert smallest_without_loss([fine, worse], "m") is None
+
+
+def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
+    rows = [{"milliseconds_p50": ms, "m": value} for ms, value in ((3, 0.5), (1, 0.2), (2, 0.1), (4, 0.5), (5, 0.9))]
+    rows.append({"milliseconds_p50": None, "m": 1.0})
+    assert [one["milliseconds_p50"] for one in pareto(rows, "m")] == [1, 3, 5]
+
+
+def test_figures_are_png_and_svg_of_the_same_points(drawn: dict[str, Any], tmp_path: Path) -> None:
+    assert list(drawn) == ["embeddings", "documents", "time"]
+    paths = save_figures(drawn, tmp_path, "x-")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in paths)
+    assert (tmp_path / "x-time.png").read_bytes().startswith(b"\x89PNG")
+    svg = (tmp_path / "x-documents.svg").read_text("utf-8")
+    ElementTree.fromstring(svg)
+    assert "#010203" not in svg
+    assert "&lt;script&gt;" in svg
+    lines = {line.get_label(): line for line in drawn["documents"].axes[0].get_lines()}
+    assert list(lines["ICF"].get_xdata()) == [10, 20, 30, 100]
+    means = [one["nDCG@10"] for one in summarise(made()) if one["order"] == "icf"]
+    assert list(lines["ICF"].get_ydata()) == pytest.approx(means)
+
+
+def test_hollow_points_are_the_significant_ones(drawn: dict[str, Any]) -> None:
+    lines = drawn["documents"].axes[0].get_lines()
+    hollow = [line for line in lines if line.get_markerfacecolor() == "#fefdfc" and len(line.get_xdata()) > 1]
+    assert [list(line.get_xdata()) for line in hollow] == [[10, 20, 30], [10, 20]]
+
+
+def test_results_without_a_sweep_have_a_page_too() -> None:
+    results = Results([row("3", "icf", "q1", 0.5, 10)], ["nDCG@10"], {})
+    assert figures(results) == {}
+    assert "0.5000" in report(results, "one")

@@ -1,0 +1,72 @@
+"""Significance, against scipy, against numbers worked out by hand, and against the definitions of the corrections."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from secateurs import SecateursError
+from secateurs.lab import compare, correct
+
+RNG = np.random.default_rng(3)
+BASELINE = RNG.random(40)
+OTHERS = [BASELINE + RNG.normal(shift, 0.1, 40) for shift in (-0.1, -0.03, 0.0, 0.02)]
+
+
+def test_the_test_is_the_paired_t_test_of_scipy() -> None:
+    found = compare(OTHERS, BASELINE, "none")
+    for one, values in zip(found, OTHERS, strict=True):
+        expected = stats.ttest_rel(values, BASELINE)
+        low, high = expected.confidence_interval(0.95)
+        assert one.p_value == pytest.approx(expected.pvalue)
+        assert (one.low, one.high) == pytest.approx((low, high))
+        assert one.difference == pytest.approx(values.mean() - BASELINE.mean())
+
+
+def test_a_t_test_by_hand() -> None:
+    # differences 1, 2, 3: mean 2, standard deviation 1, t = 2 * sqrt(3) = 3.4641 with 2 degrees of freedom; for two
+    # degrees the two-sided p-value is 1 - t / sqrt(t^2 + 2) = 1 - 3.4641 / sqrt(14) = 0.07418
+    (one,) = compare([np.array([1.0, 2.0, 3.0])], np.zeros(3), "none")
+    assert one.p_value == pytest.approx(0.0741799)
+    assert one.high - one.difference == pytest.approx(4.3026527 / np.sqrt(3))
+    assert not one.significant
+
+
+def test_bonferroni_multiplies_by_the_number_of_comparisons_and_stops_at_one() -> None:
+    assert correct([0.01, 0.02, 0.5], "bonferroni") == pytest.approx([0.03, 0.06, 1.0])
+    plain, corrected = compare(OTHERS, BASELINE, "none"), compare(OTHERS, BASELINE, "bonferroni")
+    assert [one.p_value for one in corrected] == pytest.approx([min(1, 4 * one.p_value) for one in plain])
+
+
+def test_holm_steps_down_and_never_lets_a_larger_p_value_overtake() -> None:
+    # sorted 0.01, 0.02, 0.03 times 3, 2, 1 is 0.03, 0.04, 0.03: the last may not be smaller than the one before
+    assert correct([0.03, 0.01, 0.02], "holm") == pytest.approx([0.04, 0.03, 0.04])
+    assert correct([0.6, 0.01], "holm") == pytest.approx([0.6, 0.02])
+
+
+def test_holm_finds_all_that_bonferroni_finds() -> None:
+    p_values = RNG.random(30) ** 3
+    bonferroni, holm = correct(p_values.tolist(), "bonferroni"), correct(p_values.tolist(), "holm")
+    assert all(h <= b for h, b in zip(holm, bonferroni, strict=True))
+    assert any(h < b for h, b in zip(holm, bonferroni, strict=True))
+
+
+def test_queries_that_won_lost_and_tied_are_named() -> None:
+    (one,) = compare([np.array([0.5, 0.2, 0.3, 0.9])], np.array([0.5, 0.4, 0.1, 0.9]))
+    assert (one.won, one.lost, one.tied) == ((2,), (1,), (0, 3))
+
+
+@pytest.mark.parametrize("values", [[0.4, 0.7, 0.1], [0.4]])
+def test_the_same_values_are_never_significantly_different(values: list[float]) -> None:
+    (one,) = compare([np.array(values)], np.array(values), "none")
+    assert (one.p_value, one.significant, one.low, one.high) == (1.0, False, 0.0, 0.0)
+
+
+def test_a_difference_that_is_the_same_for_every_query_is_significant() -> None:
+    (one,) = compare([np.array([0.5, 0.6, 0.7])], np.array([0.4, 0.5, 0.6]), "none")
+    assert one.significant
+    assert one.low == pytest.approx(0.1)
+
+
+def test_an_unknown_correction_is_refused() -> None:
+    with pytest.raises(SecateursError, match="correction is one of bonferroni, holm, none"):
+        correct([0.1], "sidak")
