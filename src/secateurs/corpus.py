@@ -206,7 +206,9 @@ def _ir_dataset(name: str) -> Iterator[tuple[_Place, _Parsed]]:
     ir_datasets = require("ir_datasets", "datasets")
     try:
         documents = ir_datasets.load(name).docs_iter()
+        for number, document in enumerate(documents, start=1):
+            yield f"{name}, document {number}", Document(document.doc_id, document.default_text())
     except KeyError as error:
         raise SecateursError(f"ir_datasets has no {name!r}") from error
-    for number, document in enumerate(documents, start=1):
-        yield f"{name}, document {number}", Document(document.doc_id, document.default_text())
+    except (RuntimeError, OSError) as error:
+        raise SecateursError(f"ir_datasets cannot download {name!r}: is there a network?") from error

@@ -57,7 +57,7 @@ SEGMENTS, CODEBOOKS, DELETIONS = PARTS = ("segments", "codebooks", "deletions")
 OF_CODEBOOK = ("centre.npy", CENTROIDS, "levels.npy")
 REMEDY = "restore it from a copy, or try  secateurs check --repair"
 
-_HEADER = re.compile(rb"\{'descr': '([<|]\w\d)', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n")
+_HEADER = re.compile(rb"\{'descr': '(\|[iu]1|<[iuf][248])', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n")
 
 Files: TypeAlias = Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
 
