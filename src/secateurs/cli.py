@@ -322,7 +322,7 @@ def demo(
 
     SearchSettings(p=p)
     if serve:
-        require("fastapi", "serve")  # said now, not after the work
+        _require_serve()  # said now, not after the work
     if rebuild or not (path / MANIFEST).is_file():
         documents = library.standard_library()
         typer.echo(f"Indexing {len(documents):,} documentation strings of this Python's standard library.")
@@ -365,7 +365,7 @@ def serve_indexes(
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A host name to answer to, besides localhost: that of a proxy in front."),
+        typer.Option(metavar="NAME", help="A host name to answer to, besides localhost and ADDRESS: that of a proxy."),
     ] = None,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Largest request.")] = 4 << 20,
     max_k: Annotated[int, typer.Option(metavar="N", help="Most hits.")] = 1000,
@@ -404,9 +404,13 @@ def serve_indexes(
     )
 
 
-def _serve(paths: list[Path], **options: Any) -> None:
+def _require_serve() -> None:
     for module in ("fastapi", "uvicorn", "prometheus_client"):
         require(module, "serve")
+
+
+def _serve(paths: list[Path], **options: Any) -> None:
+    _require_serve()
     from .service.server import serve
 
     serve(paths, **options)

@@ -114,8 +114,17 @@ class InfoAnswer(BaseModel):
     gather: list[str]
 
 
+class LimitsAnswer(BaseModel):
+    """The largest k and p, and the longest query, that the service takes."""
+
+    k: int
+    p: int
+    query_characters: int
+
+
 class IndexesAnswer(BaseModel):
     indexes: list[InfoAnswer]
+    limits: LimitsAnswer
     writable: bool = Field(description="Whether the service takes writes, from whoever has a key")
 
 
@@ -137,4 +146,5 @@ class ChangesAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     status: str
     indexes: list[str]
+    stale: list[str] = Field(description="Indexes whose newest state cannot be read: an earlier one is served")
     version: str

@@ -1,19 +1,24 @@
 """The routes. Each one checks its request, has the library do the work on a thread, and writes the answer there too."""
 
 # Annotations are objects here, not strings: the request models exist only inside `create_app`.
+import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
-from time import monotonic
+from threading import Event
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI, Query, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import Receive
 
-from ..corpus import BadDocumentError
 from ..errors import DuplicateDocumentError, LockedIndexError, UsageError
 from ..index.index import Index
 from ..version import __version__
@@ -21,9 +26,9 @@ from . import answers, metrics
 from .gate import Gate
 from .keys import ApiKeys
 from .limits import Limits
-from .openapi import KEY_NEEDED, answers_with, describe
+from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
-from .requests import RequestModels, to_documents, to_query, to_settings
+from .requests import RequestModels, parse, to_documents, to_query, to_settings
 from .served import Served
 from .work import Workers
 
@@ -71,6 +76,7 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
         Gate,
         limits=limits,
         metrics=measured,
+        most=limits.threads + limits.waiting + limits.writes * len(served),
         keys=access.keys,
         reads_need_a_key=access.reads_need_a_key,
         hosts=access.hosts,
@@ -88,12 +94,22 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
     async def write(name: str, work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return await writers[name].run(_answer, work, *arguments)
 
-    @app.post("/v1/indexes/{name}/search", **answers_with(answers.SearchAnswer, 400, 404, 413, 422, 429, 503))
-    async def search(name: str, request: models.search) -> Response:  # type: ignore[name-defined]
+    @app.post(
+        "/v1/indexes/{name}/search",
+        **answers_with(answers.SearchAnswer, 400, 404, 408, 415, 422),
+        openapi_extra=takes(models.search),
+    )
+    async def search(name: str, http: Request) -> Response:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
-        return await read(find(name).search, to_query(request), to_settings(request), request.details)
+        index, body = find(name), await _json(http)
 
-    @app.get("/v1/indexes/{name}/explain", **answers_with(answers.ExplainAnswer, 404, 422, 429, 503))
+        def work() -> BaseModel:
+            request = parse(models.search, body)
+            return index.search(to_query(request), to_settings(request), request.details)
+
+        return await read(work)
+
+    @app.get("/v1/indexes/{name}/explain", **answers_with(answers.ExplainAnswer, 404, 422))
     async def explain(
         name: str,
         request: Annotated[models.explain, Query()],  # type: ignore[name-defined]
@@ -101,65 +117,79 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
         """Token by token, why a document has its score, and which query embeddings gather it."""
         return await read(find(name).explain, request.query, request.docno, to_settings(request), request.map)
 
-    @app.get("/v1/indexes/{name}/prune-curve", **answers_with(answers.CurveAnswer, 404, 422, 429, 503))
+    @app.get("/v1/indexes/{name}/prune-curve", **answers_with(answers.CurveAnswer, 404, 422))
     async def prune_curve(
         name: str,
         request: Annotated[models.curve, Query()],  # type: ignore[name-defined]
+        http: Request,
     ) -> Response:
         """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
-        deadline = monotonic() + limits.seconds
-        return await read(find(name).curve, request.query, to_settings(request), deadline)
+        stop = Event()
+        watching = asyncio.create_task(_when_gone(http.receive, stop))
+        try:
+            return await read(find(name).curve, request.query, to_settings(request), stop)
+        finally:
+            watching.cancel()
+            stop.set()  # if it was given up, its thread should be too
 
-    @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422, 429))
+    @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422))
     async def info(name: str) -> Response:
         """What the index is and holds."""
         return await read(find(name).info)
 
-    @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer, 429))
+    @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer))
     async def list_indexes() -> Response:
         """Every index that is served."""
-        return await read(
-            lambda: answers.IndexesAnswer(
-                indexes=[one.info() for one in served.values()], writable=access.keys is not None
+        most = answers.LimitsAnswer(k=limits.k, p=limits.p, query_characters=limits.query_characters)
+        writable = access.keys is not None
+
+        def work() -> BaseModel:
+            return answers.IndexesAnswer(
+                indexes=[one.info() for one in served.values()], limits=most, writable=writable
             )
-        )
+
+        return await read(work)
 
     @app.post(
         "/v1/indexes/{name}/documents",
-        **answers_with(answers.ChangesAnswer, 400, 401, 403, 404, 409, 413, 422, 429),
-        openapi_extra=KEY_NEEDED,
+        **answers_with(answers.ChangesAnswer, 400, 403, 404, 408, 409, 415, 422),
+        openapi_extra=KEY_NEEDED | takes(models.documents),
     )
-    async def add(name: str, request: Annotated[models.documents, Body()]) -> Response:  # type: ignore[name-defined]
+    async def add(name: str, http: Request) -> Response:
         """Add documents. A docno that is there already is a conflict, and then nothing is added."""
-        return await write(name, find(name).add, to_documents(request))
+        index, body = find(name), await _json(http)
+        return await write(name, lambda: index.add(to_documents(parse(models.documents, body))))
 
     @app.put(
         "/v1/indexes/{name}/documents",
-        **answers_with(answers.ChangesAnswer, 400, 401, 403, 404, 409, 413, 422, 429),
-        openapi_extra=KEY_NEEDED,
+        **answers_with(answers.ChangesAnswer, 400, 403, 404, 408, 409, 415, 422),
+        openapi_extra=KEY_NEEDED | takes(models.documents),
     )
-    async def update(name: str, request: Annotated[models.documents, Body()]) -> Response:  # type: ignore[name-defined]
+    async def update(name: str, http: Request) -> Response:
         """Add documents, or replace those of the same docno."""
-        return await write(name, find(name).update, to_documents(request))
+        index, body = find(name), await _json(http)
+        return await write(name, lambda: index.update(to_documents(parse(models.documents, body))))
 
-    @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422, 429))
+    @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422))
     async def get(name: str, docno: str) -> Response:
         """The stored document of that docno."""
         return await read(find(name).get, docno)
 
     @app.delete(
         "/v1/indexes/{name}/documents/{docno:path}",
-        **answers_with(answers.ChangesAnswer, 401, 403, 404, 409, 422, 429),
+        **answers_with(answers.ChangesAnswer, 403, 404, 409, 422),
         openapi_extra=KEY_NEEDED,
     )
     async def delete(name: str, docno: str) -> Response:
         """Delete the document of that docno."""
         return await write(name, find(name).delete, docno)
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", response_model=answers.HealthAnswer)
     async def healthz() -> answers.HealthAnswer:
         """That the server answers, and what it serves."""
-        return answers.HealthAnswer(status="ok", indexes=list(served), version=__version__)
+        stale = [name for name, one in served.items() if one.stale]
+        return answers.HealthAnswer(status="ok", indexes=list(served), stale=stale, version=__version__)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def prometheus() -> Response:
@@ -167,22 +197,47 @@ def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, acces
         return Response(measured.text(), media_type=metrics.MEDIA_TYPE)
 
     _add_page(app)
-    describe(app)
+    _match_whole_paths(app)
+    describe(app, (models.search, models.documents), access.reads_need_a_key)
     return app
+
+
+async def _json(http: Request) -> bytes:
+    """The body. Of another type it could come from a form on anybody's web page."""
+    if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Problem(415, "send JSON, with the header  Content-Type: application/json")
+    return await http.body()
+
+
+async def _when_gone(receive: Receive, stop: Event) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    stop.set()
 
 
 def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
     """Do it and write it down as JSON, with what the library refuses as a problem."""
     try:
-        return Response(work(*arguments).model_dump_json(), media_type="application/json")
+        answer = work(*arguments)
+        try:
+            written = answer.model_dump_json()
+        except PydanticSerializationError:  # metadata nested deeper than Pydantic writes
+            written = json.dumps(answer.model_dump(), ensure_ascii=False)
+        return Response(written, media_type="application/json")
     except UsageError as error:
         raise Problem.of_usage(error) from error
-    except BadDocumentError as error:
-        raise Problem.of_field("documents", str(error)) from error
     except DuplicateDocumentError as error:
         raise Problem.of_field("documents", str(error), status=409) from error
     except LockedIndexError as error:
         raise Problem(409, "another process is writing to this index", headers={"Retry-After": "5"}) from error
+
+
+def _match_whole_paths(app: FastAPI) -> None:
+    """Starlette's patterns end in $, which also matches before a newline: the path of `a%0A` would be that of `a`."""
+    for route in app.routes:
+        if isinstance(route, Route):
+            whole = route.path_regex.pattern.removesuffix("$") + r"\Z"
+            route.path_regex = re.compile(whole, re.DOTALL)  # a newline may stand inside a docno too
 
 
 def _add_page(app: FastAPI) -> None:

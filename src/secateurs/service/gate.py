@@ -23,14 +23,13 @@ _OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an inde
 _HEADERS = [
     (
         b"content-security-policy",
-        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
     ),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
-    (b"cache-control", b"no-cache"),
 ]
 
 
@@ -43,31 +42,31 @@ class Gate:
         *,
         limits: Limits,
         metrics: Metrics,
+        most: int,
         keys: ApiKeys | None,
         reads_need_a_key: bool,
         hosts: Collection[str] | None,
     ) -> None:
-        """`hosts` are the names a client may call the server by; None: any."""
+        """`most` requests are worked on at once; `hosts` are the names the server answers to, None: any."""
         self._app, self._limits, self._metrics = app, limits, metrics
         self._keys, self._reads_need_a_key, self._hosts = keys, reads_need_a_key, hosts
-        self._most = limits.threads + limits.waiting + limits.writes
-        self._in_flight = 0
+        self._most, self._admitted = most, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started, status = perf_counter(), 0
+        caching = b"no-store" if scope["path"].startswith("/v1/") else b"no-cache"
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+                message["headers"] = [*message.get("headers", ()), *_HEADERS, (b"cache-control", caching)]
             await send(message)
 
-        self._in_flight += 1
-        self._metrics.in_flight.set(self._in_flight)
+        self._metrics.in_flight.inc()
         try:
             await self._pass(scope, receive, send_with_headers)
         except Problem as problem:
@@ -79,8 +78,7 @@ class Gate:
             unexpected = Problem(500, "this should not have happened; the server's log has more")
             await unexpected.response()(scope, receive, send_with_headers)
         finally:
-            self._in_flight -= 1
-            self._metrics.in_flight.set(self._in_flight)
+            self._metrics.in_flight.dec()
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.request(method, route, status, perf_counter() - started)
@@ -91,9 +89,19 @@ class Gate:
             # A page elsewhere may give its own name this machine's address, and then read what only we should.
             raise Problem(421, "this server does not answer to that host name: start it with  --allowed-host NAME")
         self._check_key(scope["method"], scope["path"], headers.get(b"authorization", b""))
-        if scope["path"].startswith("/v1/") and self._in_flight > self._most:
+        if not scope["path"].startswith("/v1/"):
+            await self._let_in(scope, headers, receive, send)
+            return
+        if self._admitted >= self._most:
             raise Problem.too_many("requests")
-        body = await self._body(headers, receive)
+        self._admitted += 1
+        try:
+            await self._let_in(scope, headers, receive, send)
+        finally:
+            self._admitted -= 1
+
+    async def _let_in(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+        body = await self._body(scope["method"], headers, receive)
         if body is None:
             return  # the client has gone
         unread = [{"type": "http.request", "body": body, "more_body": False}]
@@ -106,7 +114,8 @@ class Gate:
     def _check_key(self, method: str, path: str, authorization: bytes) -> None:
         if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/web/")):
             return
-        writes = method not in ("GET", "HEAD", "OPTIONS") and not (method == "POST" and path.endswith("/search"))
+        searches = method == "POST" and path.startswith("/v1/") and path.endswith("/search")
+        writes = method not in ("GET", "HEAD", "OPTIONS") and not searches
         if writes and self._keys is None:
             raise Problem(403, "this server takes no writes: start it with  --api-key-file FILE  to allow them")
         if (writes or self._reads_need_a_key) and not (self._keys and self._keys.allow(authorization)):
@@ -116,9 +125,13 @@ class Gate:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
+    async def _body(self, method: str, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         most = self._limits.body_bytes
         too_large = Problem(413, f"the body is larger than {most:,} bytes", headers={"Connection": "close"})
+        if method not in ("POST", "PUT"):
+            if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
+                raise Problem(413, f"a {method} request has no body", headers={"Connection": "close"})
+            return b""
         announced = headers.get(b"content-length", b"0")
         if not announced.isdigit() or int(announced) > most:
             raise too_large

@@ -18,6 +18,7 @@ class Limits:
     p: int = 512  # and the embeddings of a query that brings its own
     nprobe: int = 4_096
     candidates: int = 100_000  # and k_prime
+    document_embeddings: int = 4_096  # of a document that brings its own
     batch: int = 100  # documents in one request
     threads: int = field(default_factory=usable_cores)  # searches that run at once
     waiting: int = 64  # searches that wait for a thread
@@ -27,5 +28,5 @@ class Limits:
     def __post_init__(self) -> None:
         for limit in fields(self):
             least = 0 if limit.name == "waiting" else 1e-3 if limit.name == "seconds" else 1
-            if getattr(self, limit.name) < least:
+            if not getattr(self, limit.name) >= least:  # nor is nan
                 raise UsageError(f"the limit {limit.name} must be at least {least:g}, not {getattr(self, limit.name)}")

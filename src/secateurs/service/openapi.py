@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI
@@ -10,24 +11,38 @@ from pydantic import BaseModel
 from .problems import MEDIA_TYPE, ProblemAnswer
 
 KEY_NEEDED: dict[str, Any] = {"security": [{"key": []}]}
+_ANYWHERE = (401, 413, 421, 429, 500, 503)  # the gate's own refusals, and a server that is too busy or fails
+_COMPONENTS = "#/components/schemas/"
 
 
 def answers_with(model: type[BaseModel], *statuses: int) -> dict[str, Any]:
     """What a route can answer with, as FastAPI's decorators take it."""
-    return {"response_model": model, "responses": {status: {"model": ProblemAnswer} for status in statuses}}
+    problems = {status: {"model": ProblemAnswer} for status in sorted({*_ANYWHERE, *statuses})}
+    return {"response_model": model, "responses": problems}
 
 
-def describe(app: FastAPI) -> None:
+def takes(model: type[BaseModel]) -> dict[str, Any]:
+    """The description of a body that the route itself parses, on a thread."""
+    content = {"application/json": {"schema": {"$ref": _COMPONENTS + model.__name__}}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def describe(app: FastAPI, bodies: Iterable[type[BaseModel]], reads_need_a_key: bool) -> None:
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             description = made()
-            for operations in description["paths"].values():
+            for path, operations in description["paths"].items():
                 for operation in operations.values():
+                    if reads_need_a_key and path != "/healthz":
+                        operation |= KEY_NEEDED
                     for status, response in operation["responses"].items():
                         if int(status) >= 400:
                             response["content"] = {MEDIA_TYPE: response["content"]["application/json"]}
+            for model in bodies:
+                schema = model.model_json_schema(ref_template=_COMPONENTS + "{model}")
+                description["components"]["schemas"] |= schema.pop("$defs", {}) | {model.__name__: schema}
             description["components"]["securitySchemes"] = {
                 "key": {"type": "http", "scheme": "bearer", "description": "A line of the server's --api-key-file"}
             }

@@ -61,6 +61,12 @@ class Problem(Exception):  # noqa: N818 (the RFC's own word)
         return cls(422, message, [(field, message)] if field else ())
 
     @classmethod
+    def of_findings(cls, found: Sequence[tuple[Sequence[int | str], Mapping[str, Any]]]) -> Problem:
+        """Pydantic's, each with its place; what the client sent is not repeated, since it may be long or private."""
+        errors = [(_field(place), _sentence(item)) for place, item in found[:_MOST_ERRORS]]
+        return cls(422, "; ".join(f"{field}: {message}" for field, message in errors), errors)
+
+    @classmethod
     def too_many(cls, what: str) -> Problem:
         return cls(429, f"too many {what} at once: try again in a moment", headers={"Retry-After": "1"})
 
@@ -90,19 +96,14 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 async def on_invalid_request(request: Request, error: Exception) -> Response:
-    """Pydantic's findings; what the client sent is not repeated, since it may be long or private."""
+    """Of a query string; its findings are placed in ("query", name)."""
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    if any(item["type"] == "json_invalid" for item in found):
-        return Problem(400, "the body is not JSON").response()
-    errors = [(_field(item["loc"]), _sentence(item)) for item in found[:_MOST_ERRORS]]
-    return Problem(422, "; ".join(f"{field}: {message}" for field, message in errors), errors).response()
+    return Problem.of_findings([(item["loc"][1:] or ("query string",), item) for item in error.errors()]).response()
 
 
 def _field(place: Sequence[int | str]) -> str:
-    """("body", "embeddings", 3, 0) is embeddings.3.0; a branch of a union has a name too, which nobody wrote."""
-    parts = place[1:] or place
-    return ".".join(str(part) for part in parts if not str(part).startswith(("literal[", "constrained-")))
+    """("embeddings", 3, 0) is embeddings.3.0; a branch of a union has a name too, which nobody wrote."""
+    return ".".join(str(part) for part in place if not str(part).startswith(("literal[", "constrained-")))
 
 
 def _sentence(item: Mapping[str, Any]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from ..corpus import BadDocumentError, to_document
 from ..errors import UsageError
 from ..gather import GATHERERS
 from ..importance import ORDERS
@@ -16,6 +17,8 @@ from .limits import Limits
 from .problems import Problem
 
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
+_MOST_KEYS = 50  # each one that is not known is a line in the answer
+_MOST_DIMENSIONS = 4_096
 _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float32 products overflow
 
 _MEANINGS = {
@@ -43,37 +46,51 @@ class RequestModels:
 
     @classmethod
     def within(cls, limits: Limits) -> RequestModels:
-        text = Annotated[str, Field(max_length=limits.query_characters, description="What to look for")]
-        settings, encoded = _settings(limits), _encoded(limits)
+        text = Annotated[
+            str,
+            Field(max_length=limits.query_characters, description="What to look for", examples=["read a zip archive"]),
+        ]
+        settings = _settings(limits)
         no_p = {name: field for name, field in settings.items() if name != "p"}
         details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
+        which = Field(description="Its name", examples=["zipfile.ZipFile"])
         with_map = Field(default=False, description="Tell the similarity of every pair of tokens too")
         docno = Field(min_length=1, description="Your own stable name for it")
         shown = Field(default="", description="What is encoded and shown")
-        document = _model("DocumentRequest", _Document, {"docno": (str, docno), "text": (str, shown), **encoded})
-        some = Field(min_length=1, max_length=limits.batch)
+        document = _model(
+            "DocumentRequest",
+            _Document,
+            {"docno": (str, docno), "text": (str, shown)} | _encoded(limits.document_embeddings),
+        )
         return cls(
             search=_model(
                 "SearchRequest",
                 _SearchBody,
-                {"query": (text | None, None)} | encoded | settings | {"details": (bool, details)},
+                {"query": (text | None, None)} | _encoded(limits.p) | settings | {"details": (bool, details)},
             ),
             explain=_model(
                 "ExplainRequest",
                 _QueryString,
-                {"query": (text, ...), "docno": (str, ...), **settings, "map": (bool, with_map)},
+                {"query": (text, ...), "docno": (str, which), **settings, "map": (bool, with_map)},
             ),
             curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
-            documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document), some)}),
+            documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document, limits.batch, least=1), ...)}),
         )
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)  # "3" and true are not numbers
 
 
 class _QueryString(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_too_many(cls, given: Any) -> Any:
+        if isinstance(given, dict) and len(given) > _MOST_KEYS:
+            raise ValueError(f"there are {len(given):,} fields; none has more than {_MOST_KEYS}")
+        return given
+
+
+class _Body(_QueryString):
+    model_config = ConfigDict(strict=True)  # "3" and true are not numbers
 
 
 class _SearchBody(_Body):
@@ -91,6 +108,8 @@ class _SearchBody(_Body):
     def _one_query(self) -> _SearchBody:
         if (getattr(self, "query", None) is None) == (getattr(self, "embeddings", None) is None):
             raise ValueError("give either query, or embeddings with token_ids and token_kinds")
+        if getattr(self, "query", None) is not None and _has_tokens(self):
+            raise ValueError("token_ids and token_kinds belong to embeddings, not to a query")
         return self
 
 
@@ -99,10 +118,23 @@ class _Document(BaseModel):
 
     model_config = ConfigDict(
         extra="allow",
+        strict=True,
         json_schema_extra={
             "examples": [{"docno": "fish", "text": "Goldfish grow as large as their pond.", "year": 2020}]
         },
     )
+
+
+def parse(model: type[BaseModel], body: bytes) -> Any:
+    """A body as one of the models. It may be large, so this is for a thread, not for the event loop."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Problem(400, "the body is not JSON") from error
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        raise Problem.of_findings([(item["loc"] or ("body",), item) for item in error.errors()]) from error
 
 
 def to_settings(request: BaseModel) -> dict[str, Any]:
@@ -120,17 +152,27 @@ def to_query(request: Any) -> str | EncodedText:
     return _to_encoded(request, "")
 
 
-def to_documents(request: Any) -> list[Document | Mapping[str, Any]]:
-    """As Index.add takes them: mappings, or records where embeddings come along."""
-    documents: list[Document | Mapping[str, Any]] = []
+def to_documents(request: Any) -> list[Document]:
+    """As Index.add takes them."""
+    documents = []
     for number, item in enumerate(request.documents):
+        place = f"documents.{number}"
         metadata = dict(item.model_extra or {})
-        if item.embeddings is None:
-            documents.append({"docno": item.docno, "text": item.text, **metadata})
-        else:
-            encoded = _to_encoded(item, f"documents.{number}.")
-            documents.append(Document(item.docno, item.text, metadata, encoded))
+        if item.embeddings is None and _has_tokens(item):
+            raise Problem.of_field(f"{place}.embeddings", "are missing: token_ids and token_kinds belong to them")
+        try:
+            if item.embeddings is None:
+                documents.append(to_document({"docno": item.docno, "text": item.text, **metadata}))
+            else:
+                encoded = _to_encoded(item, f"{place}.")
+                documents.append(to_document(Document(item.docno, item.text, metadata, encoded)))
+        except BadDocumentError as error:
+            raise Problem.of_field(place, str(error)) from error
     return documents
+
+
+def _has_tokens(item: Any) -> bool:
+    return item.token_ids is not None or item.token_kinds is not None
 
 
 def _to_encoded(item: Any, place: str) -> EncodedText:
@@ -170,23 +212,27 @@ def _settings(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _encoded(limits: Limits) -> dict[str, Any]:
+def _encoded(most: int) -> dict[str, Any]:
     def some(kind: Any) -> Any:
-        return Annotated[_listed(kind), Field(max_length=limits.p)] | None
+        return _listed(kind, most) | None
 
     number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
     token_id = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
     token_kind = Annotated[int, Field(ge=0, le=max(TokenKind))]
     kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in TokenKind)
     return {
-        "embeddings": (some(list[number]), Field(default=None, description="Instead of text: a row for each token")),
+        "embeddings": (
+            some(_listed(number, _MOST_DIMENSIONS)),
+            Field(default=None, description="Instead of text: a row for each token"),
+        ),
         "token_ids": (some(token_id), Field(default=None, description="The token id behind each embedding")),
         "token_kinds": (some(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
     }
 
 
-def _listed(kind: Any) -> Any:
-    return list[kind]
+def _listed(kind: Any, most: int, least: int = 0) -> Any:
+    """Given up at the first wrong item: a large body could be wrong in a million places, each with a message."""
+    return Annotated[list[kind], Field(min_length=least, max_length=most, fail_fast=True)]
 
 
 def _one_of(*names: str) -> Any:

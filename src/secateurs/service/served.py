@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ _MOST_POINTS = 32
 _RUNS = 2  # of each point of a curve: the quicker one is less disturbed by whatever else runs
 _REFRESH_SECONDS = 1.0
 
-_Documents = Sequence[Document | Mapping[str, Any]]
+_LOG = logging.getLogger("secateurs.service")
 
 
 class Served:
@@ -48,6 +49,7 @@ class Served:
         self._cache = _QueryCache(_CACHE_BYTES)
         self._writing = Lock()
         self._refreshed = time.monotonic()
+        self.stale = False  # what another process wrote cannot be read
         metrics.documents.labels(name).set_function(lambda: len(index))
 
     @property
@@ -95,15 +97,15 @@ class Served:
             map=similarities,
         )
 
-    def curve(self, query: str, settings: Mapping[str, Any], deadline: float) -> CurveAnswer:
-        """The query with every p, or with 32 of them, beside the unpruned ranking."""
+    def curve(self, query: str, settings: Mapping[str, Any], stop: Event) -> CurveAnswer:
+        """The query with every p, or with 32 of them, beside the unpruned ranking, unless nobody waits any longer."""
         full = self._search(query, {**settings, "p": None})
         wanted = {hit.docno for hit in full}
         count = len(full.query)
         points = []
         for p in np.unique(np.linspace(1, count, min(count, _MOST_POINTS)).round().astype(int)).tolist():
-            if time.monotonic() > deadline:
-                raise Problem(503, "not finished in time: the curve needs many searches", headers={"Retry-After": "5"})
+            if stop.is_set():
+                raise Problem(503, "not finished: the curve was given up")
             runs = [full]
             if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
                 runs = [self._search(full.query, {**settings, "p": p}) for _ in range(_RUNS)]
@@ -128,12 +130,12 @@ class Served:
             document = self.index.get(docno)
         return DocumentAnswer(docno=docno, text=document.text, metadata=dict(document.metadata))
 
-    def add(self, documents: _Documents) -> ChangesAnswer:
+    def add(self, documents: Sequence[Document]) -> ChangesAnswer:
         self._check_documents(documents)
         with self._writing:
             return ChangesAnswer(**asdict(self.index.add(documents, progress=False)))
 
-    def update(self, documents: _Documents) -> ChangesAnswer:
+    def update(self, documents: Sequence[Document]) -> ChangesAnswer:
         self._check_documents(documents)
         with self._writing:
             return ChangesAnswer(**asdict(self.index.update(documents, progress=False)))
@@ -170,13 +172,18 @@ class Served:
         if isinstance(query, str) and not self.has_encoder:
             raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
 
-    def _check_documents(self, documents: _Documents) -> None:
+    def _check_documents(self, documents: Sequence[Document]) -> None:
+        dim = self.index.manifest.dim
         for number, document in enumerate(documents):
-            if isinstance(document, Document) == self.has_encoder:
-                message = "are made by this index's own encoder: send the text only"
-                if not self.has_encoder:
-                    message = "are missing: this index was built without an encoder"
-                raise Problem.of_field(f"documents.{number}.embeddings", message)
+            wrong = None
+            if self.has_encoder and document.encoded is not None:
+                wrong = "are made by this index's own encoder: send the text only"
+            elif not self.has_encoder and document.encoded is None:
+                wrong = "are missing: this index was built without an encoder"
+            elif document.encoded is not None and document.encoded.embeddings.shape[1] != dim:
+                wrong = f"have {document.encoded.embeddings.shape[1]} dimensions, those of the index {dim}"
+            if wrong:
+                raise Problem.of_field(f"documents.{number}.embeddings", wrong)
 
     def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
         """The encoded query, and the milliseconds that took."""
@@ -233,6 +240,13 @@ class Served:
             try:
                 self._refreshed = now
                 self.index.refresh()
+                self.stale = False
+            except (SecateursError, OSError) as error:
+                if not self.stale:  # said once, not every second
+                    _LOG.warning(
+                        "%s: what was written since cannot be read, so it is not served (%s)", self.name, error
+                    )
+                self.stale = True
             finally:
                 self._writing.release()
 

@@ -39,22 +39,17 @@ def serve(
     if require_key_for_reads and api_key_file is None:
         raise UsageError("--require-key-for-reads needs the keys: give  --api-key-file FILE")
     keys = ApiKeys.read(api_key_file) if api_key_file is not None else None
-    loopback = _is_loopback(host)
-    hosts = frozenset(name.lower() for name in allowed_hosts)
-    if loopback:
-        hosts |= _LOOPBACK_NAMES
     listener = _listen(host, port)  # before the indexes, which take longer: a port in use is said at once
     try:
         indexes = open_indexes(paths)
-        app = create_app(indexes, limits, Access(keys, require_key_for_reads, hosts or None))
-        shown = f"[{host}]" if ":" in host else host
+        app = create_app(indexes, limits, Access(keys, require_key_for_reads, host_names(host, allowed_hosts)))
         for name, index in indexes.items():
             say(f"{name}: {len(index):,} documents")
-        if not loopback:
+        if not _is_loopback(host):
             who = "whoever has a key" if require_key_for_reads else "ANYBODY who can reach it"
             say(f"WARNING: {host} can be reached from other machines: {who} can read these indexes.")
         say("Writes need a key." if keys else "Writes are off: give  --api-key-file FILE  to allow them with a key.")
-        say(f"Explore:  http://{shown}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
+        say(f"Explore:  http://{_in_address(host)}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
         _run(app, listener)
     finally:
         listener.close()
@@ -92,11 +87,23 @@ def _warm_up(index: Index) -> None:
         index.search("warm up", p=3)
 
 
+def host_names(host: str, allowed: Iterable[str]) -> frozenset[str] | None:
+    """The names to answer to; None, which is any, where others may reach it and no names were given."""
+    names = frozenset(name.lower() for name in allowed)
+    if not names and not _is_loopback(host):
+        return None
+    return names | _LOOPBACK_NAMES | {_in_address(host).lower()}
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
 def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -37,6 +37,7 @@ class Workers:
         # Counted until the thread is done: a search that nobody waits for any longer still keeps its thread busy.
         future.add_done_callback(lambda done: _from_thread(loop, self._finished))
         waiting = asyncio.wrap_future(future)
+        waiting.add_done_callback(_looked_at)
         if self._seconds is None:
             return await asyncio.shield(waiting)
         finished, _ = await asyncio.wait([waiting], timeout=self._seconds)
@@ -51,6 +52,12 @@ class Workers:
 
     def _finished(self) -> None:
         self._unfinished -= 1
+
+
+def _looked_at(done: asyncio.Future[Any]) -> None:
+    """Nobody waits any longer for work that was given up, and asyncio would complain about its error."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
