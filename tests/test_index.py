@@ -163,6 +163,19 @@ def test_metadata_must_be_json(tmp_path: Path) -> None:
         Index.build(tmp_path / "i.sec", [item], encoder=None)
 
 
+def test_metadata_may_be_nested_but_not_without_end(tmp_path: Path) -> None:
+    deep: dict[str, object] = {}
+    for _ in range(98):
+        deep = {"x": [deep]} if len(json.dumps(deep)) < 400 else {"x": deep}
+    text = random_text(np.random.default_rng(0), 1)
+    index = Index.build(tmp_path / "i.sec", [Document("a", "", {"ok": {"x": [{"y": 1}]}}, text)], encoder=None)
+    assert [hit.docno for hit in index.search(text, where="ok.x.y = 1")] == ["a"]
+    for _ in range(30):
+        deep = {"x": deep}
+    with pytest.raises(SecateursError, match="nested more than 100 deep"):
+        index.add([Document("b", "", deep, text)])
+
+
 def test_another_encoder_is_refused(index_path: Path) -> None:
     other = OnnxEncoder.load(projection=np.eye(384, 96, dtype=np.float32))
     with pytest.raises(EncoderMismatchError, match="Open the index with the encoder that built it"):

@@ -273,7 +273,12 @@ def test_what_is_not_json_or_not_there_or_not_possible_is_a_problem_too(client: 
 
 
 def test_half_a_surrogate_pair_is_refused_wherever_it_stands(client: TestClient) -> None:
-    for body in (b'{"query": "\\ud800"}', b'{"query": "a", "\\ud800": 1}', b'{"query": "a", "order": "\\ud800"}'):
+    for body in (
+        b'{"query": "\\ud800"}',
+        b'{"query": "a", "\\ud800": 1}',
+        b'{"query": "a", "order": "\\ud800"}',
+        b'{"query": "a", "where": "year = \'\\ud800\'"}',
+    ):
         response = client.post(SEARCH, content=body, headers={"Content-Type": "application/json"})
         assert response.status_code == 422, body
         assert response.json()["errors"]

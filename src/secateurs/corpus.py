@@ -27,6 +27,7 @@ DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
 TEXT_FIELDS = ("text", "contents", "body", "passage")
 TEXT_SUFFIXES = (".txt", ".md")
 IR_DATASETS = "ir_datasets:"
+_DEEPEST = 100  # levels of metadata; whoever reads them must not run out of stack
 _BROKEN_FILE = (OSError, EOFError, zlib.error)
 
 OnBad = Callable[[str], None]
@@ -67,10 +68,19 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         except UnicodeEncodeError as error:
             raise BadDocumentError(f"{what} of {document.docno!r} is not valid Unicode ({error.reason})") from error
     try:
-        json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False).encode("utf-8")
+        packed = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
+        packed.encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise BadDocumentError(f"metadata of {document.docno!r} is not JSON ({error})") from error
+    if packed.count("{") + packed.count("[") > _DEEPEST and _depth(document.metadata) > _DEEPEST:
+        raise BadDocumentError(f"metadata of {document.docno!r} is nested more than {_DEEPEST} deep")
     return document
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list | tuple) else 0
 
 
 def read_corpus(source: str | Path, on_bad: OnBad | None = None) -> Iterator[Document]:

@@ -141,6 +141,10 @@ class _Parser:
         self._where = where
         if len(where) > _LONGEST:
             raise UsageError(f"where has {len(where):,} characters; {_LONGEST:,} are allowed")
+        try:
+            where.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"where is not valid Unicode ({error.reason})") from error
         self._tokens: list[tuple[str, str, int]] = []  # kind, text, position
         at = 0
         while where[at:].strip():

@@ -217,7 +217,7 @@ class Documents:
     def numbers_where(self, condition: str, values: Sequence[Stored]) -> NDArray[np.int64]:
         """Documents with a fact that meets an SQL condition on key and value. The condition is ours, the values not."""
         if not self._has_checksums:
-            raise UsageError("where: this index is of a version without filters, compact it first")
+            raise UsageError("where: this index is of a version without filters: compact the index first")
         self.check()
         statement = f"SELECT number FROM facts WHERE key = (SELECT id FROM keys WHERE key = ?) AND {condition}"
         return np.array(self._rows(statement, values), dtype=np.int64).reshape(-1)
