@@ -81,7 +81,7 @@ def docnos(page: Any) -> list[str]:
 
 def test_typing_shows_the_ranking_of_the_library(page: Any, address: str, index: Index) -> None:
     page.goto(address)
-    assert page.get_by_role("heading", name="A few embeddings find").is_visible()
+    page.get_by_role("heading", name="A few embeddings find").wait_for()
     page.get_by_role("searchbox", name="Query").press_sequentially(QUERY)  # no Enter: a pause is enough
     page.wait_for_function("text => document.title.startsWith(text)", arg=QUERY)
     ranking = index.search(QUERY)
@@ -295,3 +295,103 @@ def test_a_server_that_wants_a_key_asks_for_it(page: Any, folder: Path) -> None:
         page.get_by_label("Key").fill(KEY)
         page.keyboard.press("Enter")
         page.wait_for_selector("#hits li")
+
+
+def test_the_page_keeps_to_the_limits_of_the_server(page: Any, folder: Path) -> None:
+    with running(folder / "library.sec", "--max-k", "5", "--max-p", "8") as (_, port, _said):
+        page.goto(f"http://127.0.0.1:{port}/#q={QUERY}&p=600")
+        page.wait_for_selector(".curve")
+        assert len(docnos(page)) == 5
+        assert page.get_by_role("slider").get_attribute("max") == "8"
+        assert page.locator("#p-shown").inner_text() == "8 of 32 embeddings"
+        page.locator(".chip").last.click()
+        page.get_by_role("button", name="Why?").first.click()
+        page.wait_for_selector(".map")
+        assert page.get_by_role("alert").is_hidden()
+        assert "p=8" in page.url
+
+
+def test_a_pressed_chip_keeps_the_focus(page: Any, address: str) -> None:
+    page.goto(f"{address}#index=library&q={QUERY}")
+    page.wait_for_selector(".chip")
+    page.locator(".chip").nth(1).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelectorAll('.chip.kept').length === 2")
+    assert page.evaluate("() => document.activeElement.dataset.last") == "2"
+
+
+def test_back_goes_to_the_query_submitted_before(page: Any, address: str) -> None:
+    page.goto(address)
+    box = page.get_by_role("searchbox", name="Query")
+    for query in (QUERY, "sort a list"):
+        box.fill("")
+        box.press_sequentially(query)
+        page.wait_for_function("text => document.title.startsWith(text)", arg=query)  # found while typing
+        page.keyboard.press("Enter")
+        page.keyboard.press("Enter")  # again is no step of its own
+    page.go_back()
+    page.wait_for_function("text => document.title.startsWith(text)", arg=QUERY)
+    assert box.input_value() == QUERY
+    page.go_back()
+    page.wait_for_selector("#welcome:not([hidden])")
+    page.go_forward()
+    page.wait_for_function("text => document.title.startsWith(text)", arg=QUERY)
+
+
+def test_the_curve_is_asked_for_once_for_all_p_and_given_up_with_its_query(page: Any, address: str) -> None:
+    asked: list[Any] = []
+    failed: list[str] = []
+    page.on("requestfailed", lambda request: failed.append(request.url))
+    page.route("**/prune-curve?*", lambda route: asked.append(route))  # held
+    page.goto(f"{address}#index=library&q={QUERY}&p=3")
+    page.get_by_text("Searching with every p").wait_for()
+    page.locator(".chip").first.click()
+    page.wait_for_function("() => document.querySelectorAll('.chip.kept').length === 1")
+    assert len(asked) == 1
+    asked[0].continue_()
+    page.wait_for_selector(".curve")
+    assert "At p = 1:" in page.locator(".curve").get_attribute("aria-label")
+    search(page, "sort a list")
+    page.wait_for_function("() => document.title.startsWith('sort a list')")
+    assert page.locator(".curve").count() == 0  # that of the query before
+    assert failed == []
+    search(page, "parse json")
+    page.wait_for_function("() => document.title.startsWith('parse json')")
+    assert len(failed) == 1
+    assert "sort" in failed[0]
+
+
+def test_what_is_said_stays_until_it_is_no_longer_true(page: Any, address: str) -> None:
+    page.goto(f"{address}#index=nobody&q={QUERY}")
+    page.wait_for_selector("#hits li")
+    assert "There is no index “nobody” here" in page.get_by_role("alert").inner_text()
+    page.route("**/search", lambda route: route.abort())
+    page.get_by_role("slider").press("Home")
+    page.wait_for_selector(".notice.error")
+    page.get_by_role("searchbox", name="Query").fill("")
+    page.wait_for_selector("#welcome:not([hidden])")
+    assert page.get_by_role("alert").is_hidden()
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [('{"hits": [', "answer was cut short"), ("{}", "answer was not understood")]
+)
+def test_an_answer_that_makes_no_sense_can_be_asked_for_again(page: Any, address: str, body: str, said: str) -> None:
+    page.goto(address)
+    page.wait_for_selector("#welcome:not([hidden])")
+    page.route("**/search", lambda route: route.fulfill(status=200, body=body))
+    page.get_by_role("searchbox", name="Query").fill(QUERY)
+    page.wait_for_selector(".notice.error")
+    assert said in page.get_by_role("alert").inner_text()
+    page.unroute("**/search")
+    page.get_by_role("button", name="Try again").click()
+    page.wait_for_selector("#hits li")
+
+
+def test_skipping_to_the_results_keeps_the_view(page: Any, address: str) -> None:
+    page.goto(f"{address}#index=library&q={QUERY}")
+    page.wait_for_selector("#hits li")
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => document.activeElement.id") == "results-title"
+    assert "zip" in page.url

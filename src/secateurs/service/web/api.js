@@ -28,7 +28,8 @@ async function call(path, options = {}) {
   } catch (error) {
     if (error.name === "AbortError") throw error;
   }
-  if (!response.ok || body === null) {
+  if (response.ok && body === null) throw new ApiError(0, "The server’s answer was cut short.");
+  if (!response.ok) {
     throw new ApiError(response.status, body?.detail ?? `The server answered with status ${response.status}.`);
   }
   return body;

@@ -28,6 +28,7 @@ function chip(run, choose) {
     "button",
     {
       type: "button",
+      "data-last": last.importance,
       class: `chip ${state}${isWord(token) ? "" : " special"}`,
       title: `${rarity}, ${state}. Gather with the first ${last.importance}.`,
       "aria-label": `${token.token}${count}, ${rarity}, ${state}. Gather with the first ${last.importance}`,

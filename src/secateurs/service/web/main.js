@@ -9,18 +9,22 @@ import { hitItem } from "./results.js";
 import { readState, writeState } from "./state.js";
 import { why } from "./why.js";
 
-const K = 10;
+const HITS = 10;
 const TYPING_PAUSE = 200; // ms without a key before a search
 const SLIDING_PAUSE = 40;
 const SLOW = 2500;
 
 let state = readState();
 let indexes = [];
+let limits = {}; // the largest k and p that the server takes
+let remark = ""; // stays above the results
 let running = null; // aborts the search under way
 let explaining = null;
 let shown = []; // the hits on the page
 let timer = 0;
 let unpruned = { key: "" }; // what does not depend on p: the full ranking, the curve, the time to encode
+
+const hitsWanted = () => Math.min(HITS, limits.k);
 
 // ---- What there is to search
 
@@ -28,22 +32,23 @@ async function start() {
   busy(true);
   try {
     const answer = await listIndexes();
-    indexes = answer.indexes;
+    find("index").replaceChildren(...answer.indexes.map((index) => el("option", { value: index.name }, index.name)));
+    ({ indexes, limits } = answer);
   } catch (error) {
     fail(error, start);
     return;
   } finally {
     busy(false);
   }
-  find("index").replaceChildren(...indexes.map((index) => el("option", { value: index.name }, index.name)));
-  notice();
   show();
 }
 
 function show() {
   const known = indexes.some((index) => index.name === state.index);
-  if (!known && state.index) notice(`There is no index “${state.index}” here; this is ${indexes[0].name}.`);
+  remark = known || !state.index ? "" : `There is no index “${state.index}” here; this is ${indexes[0].name}.`;
   if (!known) state.index = indexes[0].name;
+  if (state.p !== "auto") state.p = Math.min(state.p, limits.p);
+  if (location.hash) writeState(state); // as the page itself writes it
   const index = indexes.find((one) => one.name === state.index);
   find("index").value = state.index;
   find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}`;
@@ -51,7 +56,9 @@ function show() {
   find("order").value = state.order;
   if (!state.q.trim() || index.documents === 0 || index.encoder.kind === "precomputed") {
     running?.abort();
+    forgetUnpruned();
     busy(false);
+    notice(remark);
     welcome(index);
   } else {
     run();
@@ -97,16 +104,18 @@ async function run() {
   busy(true);
   const slow = setTimeout(() => notice("Still searching. The server may be busy.", "slow"), SLOW);
   try {
-    const settings = { query: q, k: K, order };
+    const settings = { query: q, k: hitsWanted(), order };
     // One after the other: side by side they would slow each other down, and their times are compared.
     if (unpruned.key !== key) {
+      forgetUnpruned();
       const full = await search(index, { ...settings, p: "all" }, signal);
-      unpruned = { key, full, points: null, encode: full.stats.milliseconds.encode };
+      unpruned = { key, full, encode: full.stats.milliseconds.encode, curve: new AbortController() };
     }
     const pruned = await search(index, { ...settings, p, details: true }, signal);
-    notice();
+    notice(remark);
     render(pruned, unpruned);
-    drawCurve(pruned, signal);
+    unpruned.pruned = pruned;
+    drawCurve();
   } catch (error) {
     if (error.name !== "AbortError") fail(error, run);
     else return;
@@ -114,6 +123,11 @@ async function run() {
     clearTimeout(slow);
     if (!signal.aborted) busy(false);
   }
+}
+
+function forgetUnpruned() {
+  unpruned.curve?.abort();
+  unpruned = { key: "" };
 }
 
 function render(pruned, { full, points, encode }) {
@@ -125,12 +139,14 @@ function render(pruned, { full, points, encode }) {
 
   const slider = find("p");
   const automatic = state.p === "auto";
-  slider.max = String(stats.query_embeddings);
+  slider.max = String(Math.min(stats.query_embeddings, limits.p));
   if (document.activeElement !== slider || automatic) slider.value = String(stats.embeddings_kept);
   shownP(stats.embeddings_kept, stats.query_embeddings);
   find("p-auto").setAttribute("aria-pressed", String(automatic));
+  const held = document.activeElement?.closest("#chips button")?.dataset.last;
   find("chips").replaceChildren(...chips(tokens, chooseP));
-  find("encoded").textContent = encode < 0.3 ? "encoding from the cache" : `encoded in ${ms(encode)}`;
+  if (held) find("chips").querySelector(`[data-last="${held}"]`)?.focus();
+  find("encoded").textContent = `encoded in ${ms(encode)}`;
   const all = pruned.plan.gather === "exhaustive";
   find("note").hidden = !all;
   find("note").textContent = "This index is small enough to score every document, so pruning changes nothing here.";
@@ -161,20 +177,23 @@ function shownP(kept, total) {
   find("p").setAttribute("aria-valuetext", `${kept} of ${total} embeddings`);
 }
 
-async function drawCurve(pruned, signal) {
+// Asked for once, however often p changes meanwhile: it takes long, and does not depend on p.
+async function drawCurve() {
   const { index, q, order } = state;
   const place = find("curve");
+  const asked = unpruned;
   try {
-    if (!unpruned.points) {
-      if (!place.hasChildNodes()) place.replaceChildren(el("p", { class: "quiet" }, "Searching with every p …"));
-      const asked = unpruned;
-      asked.points = await pruneCurve(index, { query: q, k: K, order }, signal);
+    if (!asked.points) {
+      place.replaceChildren(el("p", { class: "quiet" }, "Searching with every p …"));
+      asked.promise ??= pruneCurve(index, { query: q, k: hitsWanted(), order }, asked.curve.signal);
+      asked.points = await asked.promise;
       if (asked !== unpruned) return;
     }
-    place.replaceChildren(...curve(unpruned.points, pruned.stats.embeddings_kept, chooseP));
-    find("compare").replaceChildren(...compare(pruned, unpruned.full, unpruned.points));
+    place.replaceChildren(...curve(asked.points, asked.pruned.stats.embeddings_kept, chooseP));
+    find("compare").replaceChildren(...compare(asked.pruned, asked.full, asked.points));
   } catch (error) {
-    if (error.name !== "AbortError") place.replaceChildren(el("p", { class: "quiet" }, `No plot: ${error.message}`));
+    asked.promise = null; // the next p may ask again
+    if (asked === unpruned) place.replaceChildren(el("p", { class: "quiet" }, `No plot: ${error.message}`));
   }
 }
 
@@ -198,7 +217,7 @@ async function fillPanel(docno, panel) {
   panel.replaceChildren(el("p", { class: "quiet" }, "Comparing token by token …"));
   try {
     const { index, q, p, order } = state;
-    const settings = { query: q, docno, k: K, p, order, map: true };
+    const settings = { query: q, docno, k: hitsWanted(), p, order, map: true };
     panel.replaceChildren(...why(await explain(index, settings, explaining.signal)));
   } catch (error) {
     if (error.name !== "AbortError") panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${error.message}`));
@@ -221,16 +240,17 @@ function notice(text = "", kind = "info", ...more) {
 }
 
 function fail(error, again) {
-  if (!(error instanceof ApiError)) throw error;
   find("view").classList.add("stale");
   find("status").textContent = "";
   if (error.status === 401) {
     askForKey(again);
     return;
   }
-  const mayPass = error.status === 0 || error.status === 429 || error.status >= 500; // a wrong query stays wrong
+  const unexpected = !(error instanceof ApiError);
+  if (unexpected) console.error(error);
+  const mayPass = unexpected || error.status === 0 || error.status === 429 || error.status >= 500; // a wrong query stays wrong
   const retry = el("button", { type: "button", on: { click: () => again() } }, "Try again");
-  notice(error.message, "error", ...(mayPass ? [retry] : []));
+  notice(unexpected ? "The server’s answer was not understood." : error.message, "error", ...(mayPass ? [retry] : []));
 }
 
 function askForKey(again) {
@@ -264,8 +284,8 @@ function later(action, pause) {
 }
 
 function chooseP(p) {
-  state.p = p;
-  find("p").value = String(p);
+  state.p = Math.min(p, limits.p);
+  find("p").value = String(state.p);
   writeState(state);
   run();
 }
@@ -286,7 +306,7 @@ find("query").addEventListener("input", () => later(() => ask(false), TYPING_PAU
 find("p").addEventListener("input", () => {
   const slider = find("p");
   state.p = Number(slider.value);
-  shownP(state.p, Number(slider.max));
+  shownP(state.p, unpruned.full?.stats.query_embeddings ?? Number(slider.max));
   writeState(state);
   later(run, SLIDING_PAUSE);
 });
@@ -306,16 +326,20 @@ find("index").addEventListener("change", () => {
   show();
 });
 addEventListener("keydown", (event) => {
-  if (event.key === "/" && !event.target.closest("input, select, textarea")) {
+  const alone = !(event.ctrlKey || event.metaKey || event.altKey);
+  if (event.key === "/" && alone && !event.target.closest("input, select, textarea")) {
     event.preventDefault();
+    find("query").focus();
     find("query").select();
   }
 });
-for (const event of ["hashchange", "popstate"]) {
-  addEventListener(event, () => {
-    state = readState();
-    if (indexes.length) show();
-  });
-}
+find("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part of the address that it would change holds the view
+  find("results-title").focus();
+});
+addEventListener("hashchange", () => {
+  state = readState();
+  if (indexes.length) show();
+});
 
 start();

@@ -2,9 +2,12 @@
 
 const ORDERS = ["icf", "idf", "first", "random"];
 
+let settled; // the query that was last submitted or arrived at, and its address
+
 export function readState() {
   const given = new URLSearchParams(location.hash.slice(1));
   const p = given.get("p");
+  settled = { q: given.get("q") ?? "", address: location.hash || "#" };
   return {
     index: given.get("index") ?? "",
     q: given.get("q") ?? "",
@@ -20,5 +23,11 @@ export function writeState(state, remember = false) {
     if (state[name] !== "" && !(name === "p" && state.p === "auto")) written.set(name, state[name]);
   }
   const address = `#${written}`;
-  if (address !== location.hash) history[remember ? "pushState" : "replaceState"](null, "", address);
+  if (remember && address !== settled.address) {
+    history.replaceState(null, "", settled.address); // typing has gone over it
+    history.pushState(null, "", address);
+  } else if (address !== location.hash) {
+    history.replaceState(null, "", address);
+  }
+  if (remember || state.q === settled.q) settled = { q: state.q, address };
 }
