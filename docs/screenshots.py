@@ -36,7 +36,9 @@ def main() -> None:
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
-        port = next(int(found[1]) for line in server.stdout if (found := re.search(r":(\d+)/", line)))
+        port = next((int(found[1]) for line in server.stdout if (found := re.search(r":(\d+)/", line))), None)
+        if port is None:
+            sys.exit("the server did not start")
         take(f"http://127.0.0.1:{port}/#{urlencode({'q': QUERY, 'p': 3})}", options.out)
     finally:
         server.terminate()

@@ -369,12 +369,16 @@ def serve_indexes(
     ] = None,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Largest request.")] = 4 << 20,
     max_k: Annotated[int, typer.Option(metavar="N", help="Most hits.")] = 1000,
-    max_p: Annotated[int, typer.Option(metavar="N", help="Most query embeddings.")] = 512,
+    max_p: Annotated[
+        int, typer.Option(metavar="N", help="Largest p, and most embeddings of a query that brings its own.")
+    ] = 512,
     max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
     max_batch: Annotated[int, typer.Option(metavar="N", help="Most documents in one write.")] = 100,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Searches at once: by default one per core.")] = None,
     max_waiting: Annotated[int, typer.Option(metavar="N", help="Searches that wait; more are answered 429.")] = 64,
-    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a search, with its wait.")] = 10.0,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="For a search, with its wait, and for a body to arrive.")
+    ] = 10.0,
 ) -> None:
     """Serve indexes over HTTP, with an explorer page that shows what pruning does.
 
