@@ -85,7 +85,7 @@ class _QueryString(BaseModel):
     @classmethod
     def _not_too_many(cls, given: Any) -> Any:
         if isinstance(given, dict) and len(given) > _MOST_KEYS:
-            raise ValueError(f"there are {len(given):,} fields; none has more than {_MOST_KEYS}")
+            raise ValueError(f"there are {len(given):,} fields; at most {_MOST_KEYS} are allowed")
         return given
 
 
