@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +12,11 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 
-from secateurs import Index, SecateursError
+from secateurs import Document, Index, SecateursError
 from secateurs.lab import Outcome, Query, Results, Topics, evaluate, read_run, read_topics, summarise, sweep, write_run
 from secateurs.lab.made import Made, synthetic
-from secateurs.lab.measures import Measures
+from secateurs.lab.measures import Measures, ranked
+from secateurs.lab.wording import notes
 
 SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
 
@@ -70,10 +72,37 @@ def test_measures_by_hand() -> None:
     assert set(measures.of("q", []).values()) == {0.0}
 
 
-@pytest.mark.parametrize("name", ["goodness", "nDCG@ten", "AP(", "R"])
+def test_equal_scores_are_ordered_as_by_trec_eval_for_every_measure() -> None:
+    # trec_eval: of equal scores the larger docno comes first; RR@10 and RR come from different libraries
+    qrels = {"q": {"b": 1}}
+    ranking = ranked([("a", 1.0), ("b", 1.0), ("c", 1.0000000001), ("d", 0.5)])
+    assert [docno for docno, _ in ranking] == ["c", "b", "a", "d"]
+    assert set(Measures(["RR", "RR@10", "AP", "P@2"], qrels).of("q", ranking).values()) == {0.5}
+
+
+def test_ranks_and_measures_of_ties_agree_in_the_table(opened: Index, topics: Topics) -> None:
+    hits = [(docno, 7.0) for docno in sorted({docno for qid in topics.queries for docno in topics.qrels[qid]})]
+    found = evaluate(opened, topics, [], systems=[Scripted(hits)], runs={"r": dict.fromkeys(topics.queries, hits)})
+    for row in found.rows:
+        (rank,) = row["relevant_ranks"].values()
+        assert row["RR@10"] == pytest.approx(1 / rank if rank <= 10 else 0)
+        assert row["AP"] == pytest.approx(1 / rank)
+
+
+@pytest.mark.parametrize("name", ["goodness", "nDCG@ten", "AP(", "R", "P@0", "nDCG@0", "AP(rel=0)", "P(foo=1)@5"])
 def test_an_unknown_measure_is_refused(name: str) -> None:
-    with pytest.raises(SecateursError, match=r"no measure of ir-measures|needs a cutoff"):
+    with pytest.raises(SecateursError, match=r"no measure of ir-measures|needs a cutoff|is at least 1"):
         Measures([name], {"q": {"a": 1}})
+
+
+def test_a_measure_that_cannot_be_computed_is_named() -> None:
+    with pytest.raises(SecateursError, match="ERR@10"):
+        Measures(["AP", "ERR@10"], {"no number": {"a": 1}})
+
+
+def test_a_score_that_is_no_number_is_refused(opened: Index, topics: Topics) -> None:
+    with pytest.raises(SecateursError, match="the score of 'd1' is nan"):
+        evaluate(opened, topics, [], systems=[Scripted([("d1", float("nan"))])])
 
 
 def test_a_row_has_what_the_index_says_of_the_same_search(results: Results, opened: Index, topics: Topics) -> None:
@@ -180,15 +209,29 @@ def test_a_run_file_is_read_by_score_and_refused_with_its_line(tmp_path: Path) -
     assert path.read_text() == "q1 Q0 a 1 2.000000 secateurs\nq1 Q0 b 2 1.000000 secateurs\n"
     path.write_text("q1 Q0 a 1 1.0 x\nq1 Q0 b 2 3.5 x\n")
     assert read_run(path) == {"q1": [("b", 3.5), ("a", 1.0)]}
+    path.write_text("q1 Q0 a 1 2 x\nq1 Q0 b 2 -1.5e-3 x\nq1 Q0 c 3 2.0 x\n")
+    assert read_run(path) == {"q1": [("c", 2.0), ("a", 2.0), ("b", -0.0015)]}
     for content, message in [
         ("q1 Q0 a 1 1.0\n", "line 1: has 5 columns and not 6"),
         ("q1 Q0 a 1 high x\n", "line 1: a score is a number"),
+        ("q1 Q0 a 1 nan x\n", "line 1: a score is a number"),
+        ("q1 Q0 a 1 1e999 x\n", "line 1: a score is a number"),
+        ("q1 Q0 a 1 1_0 x\n", "line 1: a score is a number"),
         ("q1 Q0 a 1 1 x\nq1 Q0 a 2 0 x\n", "line 2: 'a' is in the ranking of 'q1' twice"),
         ("\n", "has no rankings"),
     ]:
         path.write_text(content)
         with pytest.raises(SecateursError, match=message):
             read_run(path)
+
+
+def test_a_run_of_other_queries_is_refused_and_one_that_lacks_some_is_told(opened: Index, topics: Topics) -> None:
+    first = next(iter(topics.queries))
+    with pytest.raises(SecateursError, match="the run other has none of the queries"):
+        evaluate(opened, topics, [], runs={"other": {"elsewhere": [("d0001", 1.0)]}})
+    found = evaluate(opened, topics, [], runs={"one": {first: [("d0001", 1.0)]}}, measures=["RR"])
+    assert found.about["lacking"] == {"one": 11}
+    assert "one has no ranking for 11 of the queries, which count as 0." in notes(found)
 
 
 def test_topics_are_the_judged_queries_and_their_sample_is_always_the_same(tmp_path: Path) -> None:
@@ -206,11 +249,20 @@ def test_topics_are_the_judged_queries_and_their_sample_is_always_the_same(tmp_p
         ("1 0 d1\n", "line 1: has 3 columns and not 4"),
         ("1 0 d1 good\n", "line 1: a grade is a whole number"),
         ("x 0 d1 1\n", "no query has a judgement"),
+        ("1 0 d1 1\n1 0 d1 1\n1 0 d1 2\n", "two grades for query '1': 1 and 2"),
         ("", "no query has a judgement"),
     ]:
         (tmp_path / "qrels").write_text(content)
         with pytest.raises(SecateursError, match=message):
             read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
+
+
+@pytest.mark.parametrize("line", ["do goldfish grow", "\tdo goldfish grow"])
+def test_a_query_to_be_judged_has_a_qid(line: str, tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text(f"1\tcats\n{line}\n")
+    (tmp_path / "qrels").write_text("2 0 d1 1\n")
+    with pytest.raises(SecateursError, match="line 2: has no qid"):
+        read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
 
 
 def test_topics_of_ir_datasets_and_what_can_go_wrong_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,6 +320,19 @@ def test_unfinished_work_of_another_experiment_is_left_alone(opened: Index, topi
     with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
         evaluate(opened, topics.sample(3), [], systems=[Scripted([])], out=out, measures=["RR"])
     assert (tmp_path / "x.work.jsonl").read_bytes() == before
+    moved = {qid: replace(one, embeddings=-one.embeddings) for qid, one in topics.encoded.items()}
+    with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
+        evaluate(opened, replace(topics, encoded=moved), [], systems=[Scripted([])], out=out, measures=["RR"])
+    docnos = [document.docno for document in opened.documents()]
+    swapped = zip(docnos[1:] + docnos[:1], opened.documents(), strict=True)  # as many documents, of the same sizes
+    other = Index.build(
+        tmp_path / "other.sec",
+        [Document(docno, encoded=document.encoded) for docno, document in swapped],
+        encoder=None,
+        gather=("faiss",),
+    )
+    with pytest.raises(SecateursError, match=r"another experiment \(other index\)"):
+        evaluate(other, topics, [], systems=[Scripted([])], out=out, measures=["RR"])
     (tmp_path / "x.work.jsonl").write_bytes(before + b"no json\n")
     with pytest.raises(SecateursError, match="line 4: damaged"):
         evaluate(opened, topics, [], systems=[Scripted([])], out=out, measures=["RR"])
@@ -278,6 +343,111 @@ def test_finished_results_are_not_overwritten_unasked(opened: Index, topics: Top
     with pytest.raises(SecateursError, match="is there already"):
         evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
     evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x", overwrite=True)
+
+
+def test_results_that_could_not_be_saved_are_saved_by_the_same_command(
+    opened: Index, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("secateurs.lab.results._write_parquet", full)
+        with pytest.raises(OSError, match="no space left"):
+            evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x", runs_folder=tmp_path / "runs")
+    assert (tmp_path / "x.csv").exists()
+    again = Scripted([], stop_after=0)  # nothing is searched a second time
+    evaluate(opened, topics, [], systems=[again], out=tmp_path / "x", runs_folder=tmp_path / "runs")
+    assert len(Results.load(tmp_path / "x").rows) == len(topics)
+    assert not (tmp_path / "x.work.jsonl").exists()
+
+
+def test_two_experiments_cannot_write_the_same_results_at_once(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    class Nested(Scripted):
+        def search(self, query: Query, relevant: set[str]) -> Outcome:
+            with pytest.raises(SecateursError, match="another process is at work"):
+                evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
+            return super().search(query, relevant)
+
+    evaluate(opened, topics.sample(1), [], systems=[Nested([])], out=tmp_path / "x")
+    assert len(Results.load(tmp_path / "x").rows) == 1
+
+
+def test_runs_are_not_overwritten_unasked_and_that_is_told_before_searching(
+    opened: Index, topics: Topics, tmp_path: Path
+) -> None:
+    (tmp_path / "scripted.run").write_text("mine")
+    system = Scripted([("d0001", 1.0)])
+    with pytest.raises(SecateursError, match=r"scripted\.run is there already"):
+        evaluate(opened, topics, [], systems=[system], runs_folder=tmp_path)
+    alike = {name: {qid: [("d0001", 1.0)] for qid in topics.queries} for name in ("a b", "a/b")}
+    with pytest.raises(SecateursError, match="two rows would have the same run file"):
+        evaluate(opened, topics, [], systems=[system], runs=alike, runs_folder=tmp_path / "new")
+    assert (system.searches, (tmp_path / "scripted.run").read_text()) == (0, "mine")
+    evaluate(opened, topics, [], systems=[system], runs_folder=tmp_path, overwrite=True)
+    assert len(read_run(tmp_path / "scripted.run")) == len(topics)
+
+
+def test_systems_of_ones_own_may_differ_in_columns_types_and_numbers(
+    opened: Index, topics: Topics, tmp_path: Path
+) -> None:
+    class Odd(Scripted):
+        label = "odd"
+        settings = {"k": "many", "threshold": np.float32(0.5), "where": Path("x")}  # type: ignore[assignment]  # noqa: RUF012
+
+        def search(self, query: Query, relevant: set[str]) -> Outcome:
+            self.searches += 1
+            stages = {"late": np.float32(2)} if self.searches > 5 else {}
+            hits = [(np.str_("d0001"), np.float32(0.1))]
+            return Outcome(hits, scored=np.int64(3), milliseconds=stages)  # type: ignore[arg-type]
+
+    found = evaluate(opened, topics, [], systems=[Scripted([]), Odd([])], out=tmp_path / "x")
+    assert "milliseconds_late" in found.columns
+    loaded = {row["setting"]: row for row in Results.load(tmp_path / "x").rows}
+    assert (loaded["scripted"]["k"], loaded["odd"]["k"]) == ("10", "many")
+    odd = loaded["odd"]
+    assert (odd["threshold"], odd["where"], odd["documents_scored"], odd["milliseconds"]) == (0.5, "x", 3, 2.0)
+
+
+def test_what_a_setting_left_open_became_is_in_the_table(opened: Index, topics: Topics) -> None:
+    found = evaluate(opened, topics, sweep(), measures=["RR"])
+    plan = opened.search(next(iter(topics.encoded.values())), k=1000).plan
+    assert {(row["gather"], row["used_gather"]) for row in found.rows} == {("auto", plan.gather)}
+    (row,) = summarise(found)
+    assert (row["used_nprobe"], row["used_candidates"]) == (str(plan.nprobe), str(plan.candidates))
+
+
+def test_the_first_query_is_encoded_once_more_so_that_its_time_has_no_loading_in_it(
+    opened: Index, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, encode = [], opened.encode_query
+    monkeypatch.setattr(opened, "encode_query", lambda query: asked.append(query) or encode(query))
+    evaluate(opened, topics, [], systems=[Scripted([])])
+    expected = [topics.encoded[qid] for qid in topics.queries]
+    assert [id(one) for one in asked] == [id(one) for one in (expected[0], *expected)]
+
+
+def test_the_summary_has_percentiles_of_every_stage(results: Results) -> None:
+    row = next(row for row in summarise(results) if row["setting"] == "p=1 order=icf")
+    times = results.values("p=1 order=icf", "milliseconds_gather")
+    assert row["milliseconds_gather"] == pytest.approx(times.mean())
+    assert row["milliseconds_gather_p99"] == pytest.approx(np.percentile(times, 99))
+
+
+def test_nothing_is_saved_where_the_baseline_scores_nothing(opened: Index, topics: Topics) -> None:
+    class Idle(Scripted):
+        label = "idle"
+
+        def search(self, query: Query, relevant: set[str]) -> Outcome:
+            return Outcome([], scored=0, milliseconds={"gather": 1.0})
+
+    found = evaluate(opened, topics, [], systems=[Idle([]), Scripted([])], baseline="idle")
+    assert [row["saved"] for row in summarise(found)] == [None, None]
+
+
+def test_a_name_of_results_may_have_its_ending(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.json", "x.parquet", "x.settings.csv"]
 
 
 def test_what_is_not_a_table_of_results_is_refused(tmp_path: Path) -> None:
