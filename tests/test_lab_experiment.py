@@ -16,6 +16,7 @@ from secateurs import Document, Index, SecateursError
 from secateurs.lab import Outcome, Query, Results, Topics, evaluate, read_run, read_topics, summarise, sweep, write_run
 from secateurs.lab.made import Made, synthetic
 from secateurs.lab.measures import Measures, ranked
+from secateurs.lab.results import planned
 from secateurs.lab.wording import notes
 
 SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
@@ -171,6 +172,11 @@ def test_a_baseline_is_found_by_some_of_its_settings(results: Results) -> None:
     assert results.fullest == "p=all order=first"
     with pytest.raises(SecateursError, match="no setting is 'bm25': there are p=1 order=first"):
         results.find("bm25")
+
+
+def test_a_baseline_is_found_by_its_system() -> None:
+    rows = planned([("p=1", "secateurs", {"p": "1"}), ("quit:50", "quit", {"k": 10}), ("quit:99", "quit", {"k": 10})])
+    assert rows.find("quit") == "quit:50"
 
 
 def test_a_wrong_baseline_is_told_before_anything_is_searched(opened: Index, topics: Topics) -> None:

@@ -7,6 +7,7 @@ is hollow where it differs significantly from the baseline.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ def _embeddings(curves: list[Curve], measures: list[str], note: str) -> Figure:
     """Figure 2 of the paper: what grows with the number of query embeddings."""
     panels = [*measures, "relevant_scored", "documents_scored"]
     titles = {"relevant_scored": "relevant retrieved", "documents_scored": "documents retrieved"}
-    figure, axes = _figure(len(panels), 2.0)
+    figure, axes = _figure(len(panels), 2.2 if note else 2.0)
     for one, name in zip(axes, panels, strict=True):
         one.set_title(titles.get(name, name), loc="left")
         one.set_xlabel("query embeddings")
@@ -255,14 +256,14 @@ def _hollow(axes: Axes, curve: Curve, x: str, y: str, colour: str, marker: str) 
 def _legend(figure: Figure, axes: Axes, note: str = "") -> None:
     handles, names = axes.get_legend_handles_labels()
     room = int(figure.get_figwidth() * 17)  # characters
-    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 8)))
+    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 13)))
     more = -(-len(names) // columns) - 1
     figure.set_figheight(figure.get_figheight() + more * _LEGEND_ROW)  # a long legend takes nothing from the axes
     legend = figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=3.2)
     for line in legend.get_lines():
         line.set_markerfacecolor(line.get_color())  # hollow says something about a point, not about its curve
     if note:
-        figure.supxlabel(note, fontsize=7)
+        figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() * 19)), fontsize=7)
 
 
 def _curve_name(varied: Mapping[str, Any]) -> str:
