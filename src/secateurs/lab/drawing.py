@@ -256,7 +256,7 @@ def _hollow(axes: Axes, curve: Curve, x: str, y: str, colour: str, marker: str) 
 def _legend(figure: Figure, axes: Axes, note: str = "") -> None:
     handles, names = axes.get_legend_handles_labels()
     room = int(figure.get_figwidth() * 17)  # characters
-    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 13)))
+    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 11)))
     more = -(-len(names) // columns) - 1
     figure.set_figheight(figure.get_figheight() + more * _LEGEND_ROW)  # a long legend takes nothing from the axes
     legend = figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=3.2)
