@@ -121,6 +121,7 @@ WRONG = [
     ([*ASKED, "--correction", "magic"], 2, "correction is one of"),
     ([*ASKED, "--with", "magic"], 2, "a baseline is one of"),
     ([*ASKED, "--run", "none.run"], 1, "there is no file none.run"),
+    ([*ASKED, "-m", "goodness", "--with", "dense:none"], 2, "'goodness' is no measure"),
     ([*ASKED, "-m", "P@0"], 2, "cutoff is at least 1"),
     ([*ASKED, "--relevant-grade", "0"], 2, "relevant_grade is at least 1"),
     ([*ASKED, "--sample", "0"], 2, "a sample has at least 1 query"),

@@ -183,7 +183,7 @@ def test_a_run_of_other_queries_is_refused_and_one_that_lacks_some_is_told(opene
         evaluate(opened, topics, [], runs={"other": {"elsewhere": [("d0001", 1.0)]}})
     found = evaluate(opened, topics, [], runs={"one": {first: [("d0001", 1.0)]}}, measures=["RR"])
     assert found.about["lacking"] == {"one": 11}
-    assert "one has no ranking for 11 of the queries, which count as 0." in notes(found)
+    assert "one has no ranking for 11 of the queries: 0 is counted there." in notes(found)
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, topics: Topics, tmp_path: Path) -> None:

@@ -472,6 +472,7 @@ def evaluate(
     from .index.index import Index
     from .lab import baseline_systems, evaluate, parse_settings, read_run, read_topics
     from .lab import sweep as combinations
+    from .lab.measures import Measures
     from .lab.printing import print_summary
     from .lab.results import stem
     from .lab.significance import check_correction
@@ -485,6 +486,7 @@ def evaluate(
         for file in run or ()
     }
     topics = read_topics(queries, qrels)
+    Measures(measures.split(), topics.qrels)  # a wrong one should be told before a baseline encodes the collection
     opened = Index(path)
     results = evaluate(
         opened,

@@ -31,7 +31,7 @@ def notes(results: Results, baseline: str | None = None, correction: str | None 
     corrected = {"bonferroni": "Bonferroni's correction", "holm": "Holm's correction", "none": "no correction"}[chosen]
     queries = len(results.of(next(iter(results.settings))))
     lacking = [
-        f"{label} has no ranking for {count:,} of the queries, which count as 0."
+        f"{label} has no ranking for {count:,} of the queries: 0 is counted there."
         for label, count in (results.about.get("lacking") or {}).items()
     ]
     return [
