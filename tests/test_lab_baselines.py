@@ -1,6 +1,7 @@
 """BM25, Quit and single vectors, on documents small enough to work out by hand."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,6 +111,12 @@ def test_mean_is_the_cosine_of_the_mean_embeddings(opened: Index) -> None:
 def test_an_unknown_baseline_is_refused(opened: Index, name: str) -> None:
     with pytest.raises(SecateursError, match=r"a baseline is one of bm25|a whole number of at least 1"):
         baseline_systems(opened, [name])
+
+
+def test_an_index_without_documents_has_no_mean(tmp_path: Path) -> None:
+    empty = Index.build(tmp_path / "empty.sec", [], encoder=None, gather=())
+    with pytest.raises(SecateursError, match="mean needs documents"):
+        baseline_systems(empty, ["mean"])
 
 
 def test_an_index_without_texts_cannot_do_bm25() -> None:

@@ -2,19 +2,19 @@
 
 import csv
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet
 import pytest
 
-from secateurs import Index, SecateursError
-from secateurs.lab import Outcome, Query, Results, Topics, evaluate, read_run, read_topics, summarise, sweep, write_run
+from secateurs import Document, Index, SecateursError
+from secateurs.lab import Outcome, Query, Results, Topics, evaluate, read_run, summarise, sweep
 from secateurs.lab.made import Made, synthetic
-from secateurs.lab.measures import Measures
+from secateurs.lab.results import planned
+from secateurs.lab.wording import notes
 
 SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
 
@@ -60,20 +60,18 @@ class Scripted:
         )
 
 
-def test_measures_by_hand() -> None:
-    measures = Measures(["nDCG@10", "AP", "RR@10", "R@1000", "AP(rel=2)"], {"q": {"a": 2, "b": 1, "c": 0}})
-    values = measures.of("q", [("c", 3.0), ("a", 2.0), ("x", 1.5), ("b", 1.0)])
-    ideal = 2 + 1 / np.log2(3)
-    assert values["nDCG@10"] == pytest.approx((2 / np.log2(3) + 1 / np.log2(5)) / ideal)
-    assert values["AP"] == pytest.approx((1 / 2 + 2 / 4) / 2)
-    assert (values["RR@10"], values["R@1000"], values["AP(rel=2)"]) == (0.5, 1.0, 0.5)
-    assert set(measures.of("q", []).values()) == {0.0}
+def test_ranks_and_measures_of_ties_agree_in_the_table(opened: Index, topics: Topics) -> None:
+    hits = [(docno, 7.0) for docno in sorted({docno for qid in topics.queries for docno in topics.qrels[qid]})]
+    found = evaluate(opened, topics, [], systems=[Scripted(hits)], runs={"r": dict.fromkeys(topics.queries, hits)})
+    for row in found.rows:
+        (rank,) = row["relevant_ranks"].values()
+        assert row["RR@10"] == pytest.approx(1 / rank if rank <= 10 else 0)
+        assert row["AP"] == pytest.approx(1 / rank)
 
 
-@pytest.mark.parametrize("name", ["goodness", "nDCG@ten", "AP(", "R"])
-def test_an_unknown_measure_is_refused(name: str) -> None:
-    with pytest.raises(SecateursError, match=r"no measure of ir-measures|needs a cutoff"):
-        Measures([name], {"q": {"a": 1}})
+def test_a_score_that_is_no_number_is_refused(opened: Index, topics: Topics) -> None:
+    with pytest.raises(SecateursError, match="the score of 'd1' is nan"):
+        evaluate(opened, topics, [], systems=[Scripted([("d1", float("nan"))])])
 
 
 def test_a_row_has_what_the_index_says_of_the_same_search(results: Results, opened: Index, topics: Topics) -> None:
@@ -144,6 +142,11 @@ def test_a_baseline_is_found_by_some_of_its_settings(results: Results) -> None:
         results.find("bm25")
 
 
+def test_a_baseline_is_found_by_its_system() -> None:
+    rows = planned([("p=1", "secateurs", {"p": "1"}), ("quit:50", "quit", {"k": 10}), ("quit:99", "quit", {"k": 10})])
+    assert rows.find("quit") == "quit:50"
+
+
 def test_a_wrong_baseline_is_told_before_anything_is_searched(opened: Index, topics: Topics) -> None:
     system = Scripted([])
     with pytest.raises(SecateursError, match="no setting is 'p=7'"):
@@ -174,68 +177,13 @@ def test_runs_go_out_and_come_back_with_the_same_scores(
         assert np.isnan(again.values(other, "milliseconds")).all()
 
 
-def test_a_run_file_is_read_by_score_and_refused_with_its_line(tmp_path: Path) -> None:
-    path = tmp_path / "x.run"
-    write_run(path, [("q1", [("a", 2.0), ("b", 1.0)])])
-    assert path.read_text() == "q1 Q0 a 1 2.000000 secateurs\nq1 Q0 b 2 1.000000 secateurs\n"
-    path.write_text("q1 Q0 a 1 1.0 x\nq1 Q0 b 2 3.5 x\n")
-    assert read_run(path) == {"q1": [("b", 3.5), ("a", 1.0)]}
-    for content, message in [
-        ("q1 Q0 a 1 1.0\n", "line 1: has 5 columns and not 6"),
-        ("q1 Q0 a 1 high x\n", "line 1: a score is a number"),
-        ("q1 Q0 a 1 1 x\nq1 Q0 a 2 0 x\n", "line 2: 'a' is in the ranking of 'q1' twice"),
-        ("\n", "has no rankings"),
-    ]:
-        path.write_text(content)
-        with pytest.raises(SecateursError, match=message):
-            read_run(path)
-
-
-def test_topics_are_the_judged_queries_and_their_sample_is_always_the_same(tmp_path: Path) -> None:
-    (tmp_path / "q.tsv").write_text("".join(f"{n}\tquery {n}\n" for n in range(50)))
-    (tmp_path / "qrels").write_text("".join(f"{n} 0 d{n} {n % 3}\n" for n in range(1, 40)))
-    topics = read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
-    assert len(topics) == 39
-    assert topics.relevant("5", 2) == {"d5"}
-    assert topics.relevant("4", 2) == set()
-    assert list(topics.sample(5).queries) == list(topics.sample(5).queries)
-    assert len(topics.sample(5)) == 5
-    assert topics.sample(99) is topics
-    assert topics.fingerprint() != topics.sample(5).fingerprint()
-    for content, message in [
-        ("1 0 d1\n", "line 1: has 3 columns and not 4"),
-        ("1 0 d1 good\n", "line 1: a grade is a whole number"),
-        ("x 0 d1 1\n", "no query has a judgement"),
-        ("", "no query has a judgement"),
-    ]:
-        (tmp_path / "qrels").write_text(content)
-        with pytest.raises(SecateursError, match=message):
-            read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
-
-
-def test_topics_of_ir_datasets_and_what_can_go_wrong_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Dataset:
-        def queries_iter(self) -> Iterator[SimpleNamespace]:
-            yield SimpleNamespace(query_id="1", default_text=lambda: "do goldfish grow")
-
-        def qrels_iter(self) -> Iterator[SimpleNamespace]:
-            yield SimpleNamespace(query_id="1", doc_id="fish", relevance=2)
-
-    class Offline(Dataset):
-        def qrels_iter(self) -> Iterator[SimpleNamespace]:
-            raise RuntimeError("All download sources failed")
-
-    known = {"fishes": Dataset(), "offline": Offline(), "no-qrels": object()}
-    monkeypatch.setitem(sys.modules, "ir_datasets", SimpleNamespace(load=known.__getitem__))  # type: ignore[arg-type]
-    topics = read_topics("ir_datasets:fishes", "ir_datasets:fishes")
-    assert (topics.queries, topics.relevant("1", 2)) == ({"1": "do goldfish grow"}, {"fish"})
-    for name, message in (
-        ("offline", "cannot download 'offline'"),
-        ("no-qrels", "has no 'no-qrels' with"),
-        ("none", "has no 'none' with"),
-    ):
-        with pytest.raises(SecateursError, match=message):
-            read_topics("ir_datasets:fishes", f"ir_datasets:{name}")
+def test_a_run_of_other_queries_is_refused_and_one_that_lacks_some_is_told(opened: Index, topics: Topics) -> None:
+    first = next(iter(topics.queries))
+    with pytest.raises(SecateursError, match="the run other has none of the queries"):
+        evaluate(opened, topics, [], runs={"other": {"elsewhere": [("d0001", 1.0)]}})
+    found = evaluate(opened, topics, [], runs={"one": {first: [("d0001", 1.0)]}}, measures=["RR"])
+    assert found.about["lacking"] == {"one": 11}
+    assert "one has no ranking for 11 of the queries: 0 is counted there." in notes(found)
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, topics: Topics, tmp_path: Path) -> None:
@@ -268,6 +216,19 @@ def test_unfinished_work_of_another_experiment_is_left_alone(opened: Index, topi
     with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
         evaluate(opened, topics.sample(3), [], systems=[Scripted([])], out=out, measures=["RR"])
     assert (tmp_path / "x.work.jsonl").read_bytes() == before
+    moved = {qid: replace(one, embeddings=-one.embeddings) for qid, one in topics.encoded.items()}
+    with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
+        evaluate(opened, replace(topics, encoded=moved), [], systems=[Scripted([])], out=out, measures=["RR"])
+    docnos = [document.docno for document in opened.documents()]
+    swapped = zip(docnos[1:] + docnos[:1], opened.documents(), strict=True)  # as many documents, of the same sizes
+    other = Index.build(
+        tmp_path / "other.sec",
+        [Document(docno, encoded=document.encoded) for docno, document in swapped],
+        encoder=None,
+        gather=("faiss",),
+    )
+    with pytest.raises(SecateursError, match=r"another experiment \(other index\)"):
+        evaluate(other, topics, [], systems=[Scripted([])], out=out, measures=["RR"])
     (tmp_path / "x.work.jsonl").write_bytes(before + b"no json\n")
     with pytest.raises(SecateursError, match="line 4: damaged"):
         evaluate(opened, topics, [], systems=[Scripted([])], out=out, measures=["RR"])
@@ -278,6 +239,111 @@ def test_finished_results_are_not_overwritten_unasked(opened: Index, topics: Top
     with pytest.raises(SecateursError, match="is there already"):
         evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
     evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x", overwrite=True)
+
+
+def test_results_that_could_not_be_saved_are_saved_by_the_same_command(
+    opened: Index, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("secateurs.lab.results._write_parquet", full)
+        with pytest.raises(OSError, match="no space left"):
+            evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x", runs_folder=tmp_path / "runs")
+    assert (tmp_path / "x.csv").exists()
+    again = Scripted([], stop_after=0)  # nothing is searched a second time
+    evaluate(opened, topics, [], systems=[again], out=tmp_path / "x", runs_folder=tmp_path / "runs")
+    assert len(Results.load(tmp_path / "x").rows) == len(topics)
+    assert not (tmp_path / "x.work.jsonl").exists()
+
+
+def test_two_experiments_cannot_write_the_same_results_at_once(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    class Nested(Scripted):
+        def search(self, query: Query, relevant: set[str]) -> Outcome:
+            with pytest.raises(SecateursError, match="another process is at work"):
+                evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
+            return super().search(query, relevant)
+
+    evaluate(opened, topics.sample(1), [], systems=[Nested([])], out=tmp_path / "x")
+    assert len(Results.load(tmp_path / "x").rows) == 1
+
+
+def test_runs_are_not_overwritten_unasked_and_that_is_told_before_searching(
+    opened: Index, topics: Topics, tmp_path: Path
+) -> None:
+    (tmp_path / "scripted.run").write_text("mine")
+    system = Scripted([("d0001", 1.0)])
+    with pytest.raises(SecateursError, match=r"scripted\.run is there already"):
+        evaluate(opened, topics, [], systems=[system], runs_folder=tmp_path)
+    alike = {name: {qid: [("d0001", 1.0)] for qid in topics.queries} for name in ("a b", "a/b")}
+    with pytest.raises(SecateursError, match="two rows would have the same run file"):
+        evaluate(opened, topics, [], systems=[system], runs=alike, runs_folder=tmp_path / "new")
+    assert (system.searches, (tmp_path / "scripted.run").read_text()) == (0, "mine")
+    evaluate(opened, topics, [], systems=[system], runs_folder=tmp_path, overwrite=True)
+    assert len(read_run(tmp_path / "scripted.run")) == len(topics)
+
+
+def test_systems_of_ones_own_may_differ_in_columns_types_and_numbers(
+    opened: Index, topics: Topics, tmp_path: Path
+) -> None:
+    class Odd(Scripted):
+        label = "odd"
+        settings = {"k": "many", "threshold": np.float32(0.5), "where": Path("x")}  # type: ignore[assignment]  # noqa: RUF012
+
+        def search(self, query: Query, relevant: set[str]) -> Outcome:
+            self.searches += 1
+            stages = {"late": np.float32(2)} if self.searches > 5 else {}
+            hits = [(np.str_("d0001"), np.float32(0.1))]
+            return Outcome(hits, scored=np.int64(3), milliseconds=stages)  # type: ignore[arg-type]
+
+    found = evaluate(opened, topics, [], systems=[Scripted([]), Odd([])], out=tmp_path / "x")
+    assert "milliseconds_late" in found.columns
+    loaded = {row["setting"]: row for row in Results.load(tmp_path / "x").rows}
+    assert (loaded["scripted"]["k"], loaded["odd"]["k"]) == ("10", "many")
+    odd = loaded["odd"]
+    assert (odd["threshold"], odd["where"], odd["documents_scored"], odd["milliseconds"]) == (0.5, "x", 3, 2.0)
+
+
+def test_what_a_setting_left_open_became_is_in_the_table(opened: Index, topics: Topics) -> None:
+    found = evaluate(opened, topics, sweep(), measures=["RR"])
+    plan = opened.search(next(iter(topics.encoded.values())), k=1000).plan
+    assert {(row["gather"], row["used_gather"]) for row in found.rows} == {("auto", plan.gather)}
+    (row,) = summarise(found)
+    assert (row["used_nprobe"], row["used_candidates"]) == (str(plan.nprobe), str(plan.candidates))
+
+
+def test_the_first_query_is_encoded_once_more_so_that_its_time_has_no_loading_in_it(
+    opened: Index, topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, encode = [], opened.encode_query
+    monkeypatch.setattr(opened, "encode_query", lambda query: asked.append(query) or encode(query))
+    evaluate(opened, topics, [], systems=[Scripted([])])
+    expected = [topics.encoded[qid] for qid in topics.queries]
+    assert [id(one) for one in asked] == [id(one) for one in (expected[0], *expected)]
+
+
+def test_the_summary_has_percentiles_of_every_stage(results: Results) -> None:
+    row = next(row for row in summarise(results) if row["setting"] == "p=1 order=icf")
+    times = results.values("p=1 order=icf", "milliseconds_gather")
+    assert row["milliseconds_gather"] == pytest.approx(times.mean())
+    assert row["milliseconds_gather_p99"] == pytest.approx(np.percentile(times, 99))
+
+
+def test_nothing_is_saved_where_the_baseline_scores_nothing(opened: Index, topics: Topics) -> None:
+    class Idle(Scripted):
+        label = "idle"
+
+        def search(self, query: Query, relevant: set[str]) -> Outcome:
+            return Outcome([], scored=0, milliseconds={"gather": 1.0})
+
+    found = evaluate(opened, topics, [], systems=[Idle([]), Scripted([])], baseline="idle")
+    assert [row["saved"] for row in summarise(found)] == [None, None]
+
+
+def test_a_name_of_results_may_have_its_ending(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.json", "x.parquet", "x.settings.csv"]
 
 
 def test_what_is_not_a_table_of_results_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Figures and the report page: hostile text stays text, nothing is loaded from elsewhere, numbers are the table's."""
 
+import re
 import xml.etree.ElementTree as ElementTree
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -97,11 +99,19 @@ def test_names_are_unique_on_the_page_and_every_reference_leads_to_one(page: str
     assert references <= set(ids)
 
 
+def rows_of(page: str) -> list[list[str]]:
+    """The cells of every table row."""
+    body = re.findall(r"<tr[^>]*>(.*?)</tr>", page)
+    return [[unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)] or [""] for row in body]
+
+
 def test_the_page_shows_the_numbers_of_the_summary(page: str) -> None:
     text = Tags(page).text
     for one in summarise(made()):
         assert f"{one['nDCG@10']:.4f}{'*' if one['nDCG@10 significant'] else ' '}" in text
-    assert "lost" in text
+    # the first setting loses what only the baseline has: a relevant document at rank 3
+    lost = [cells for cells in rows_of(page) if cells[0] == "p=1 order=first" and cells[-1] == f"{HOSTILE}all (3)"]
+    assert len(lost) == 20
 
 
 def test_the_smallest_p_is_the_one_from_which_on_nothing_is_lost() -> None:
@@ -115,7 +125,8 @@ def test_the_smallest_p_is_the_one_from_which_on_nothing_is_lost() -> None:
     assert [one["p"] for one in found if one] == ["all", "3"]
     worse = {"m significant": True, "m difference": -0.1}
     fine = {"m significant": False, "m difference": -0.1}
-    assert smallest_without_loss([fine, worse, fine], "m") is not None
+    last = dict(fine)
+    assert smallest_without_loss([fine, worse, last], "m") is last
     assert smallest_without_loss([fine, worse], "m") is None
 
 
@@ -144,6 +155,36 @@ def test_hollow_points_are_the_significant_ones(drawn: dict[str, Any]) -> None:
     lines = drawn["documents"].axes[0].get_lines()
     hollow = [line for line in lines if line.get_markerfacecolor() == "#fefdfc" and len(line.get_xdata()) > 1]
     assert [list(line.get_xdata()) for line in hollow] == [[10, 20, 30], [10, 20]]
+
+
+@pytest.mark.parametrize("count", [8, 24, 30])
+def test_many_curves_look_different_and_leave_the_axes_their_room(count: int) -> None:
+    rows = [
+        row(p, f"order{number:02}", qid, 0.5 + number / 100, int(p) * 10 + number)
+        for number in range(count)
+        for p in ("1", "2")
+        for qid in ("q0", "q1")
+    ]
+    few = figures(made())
+    for name, figure in figures(Results(rows, ["nDCG@10", "AP"], {})).items():
+        lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("order")]
+        looks = {(line.get_color(), line.get_marker(), str(line.get_linestyle())) for line in lines}
+        assert len(looks) == len(lines) == min(count, 24)
+        figure.draw_without_rendering()
+        few[name].draw_without_rendering()
+        height, usual = (one.axes[0].get_window_extent().height for one in (figure, few[name]))
+        assert height > 0.8 * usual
+        assert ("the first 24 of 30 curves" in (figure.get_supxlabel() or "")) == (count > 24)
+
+
+def test_the_figure_of_time_says_what_hollow_means(drawn: dict[str, Any]) -> None:
+    assert drawn["time"].get_supxlabel() == "hollow: significantly different from p=all order=first"
+
+
+def test_one_query_has_a_page_without_intervals() -> None:
+    rows = [row("1", "icf", "q1", 0.5, 10), row("all", "icf", "q1", 0.7, 20)]
+    tables = rows_of(report(Results(rows, ["AP"], {}), "one"))
+    assert ["p=1 order=icf", "AP", "-0.1000", "", "1.0000", "0", "1", "0"] in tables
 
 
 def test_results_without_a_sweep_have_a_page_too() -> None:

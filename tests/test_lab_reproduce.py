@@ -1,12 +1,17 @@
 """Reproductions: what comes with the package is whole, runs, and can disagree."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from secateurs import SecateursError
-from secateurs.lab import find_reproduction, reproduce, reproductions
+from secateurs.lab import Results, find_reproduction, reproduce, reproductions
+from secateurs.lab.expectations import Verdict
 from secateurs.lab.made import standard_library, synthetic
+from secateurs.lab.reproducing import Reproduced
+from secateurs.lab.reproducing import _collection as collection_of
+from secateurs.lab.reproducing import _index as index_of
 from secateurs.lab.sweeps import sweep
 
 TINY = """
@@ -76,6 +81,78 @@ def test_a_wrong_file_is_refused_with_a_sentence(content: str, message: str, tmp
     (tmp_path / "t.yaml").write_text(content)
     with pytest.raises(SecateursError, match=message):
         find_reproduction(str(tmp_path / "t.yaml"))
+
+
+RIGHT = TINY + "  - {setting: p=1, saves: 0.1}\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("title: t", "title: [t]", "title is a text"),
+        ("measures: [RR]", "measures: RR", "measures is a list"),
+        ("measures: [RR]", "measures: [3]", "measures is a list of texts"),
+        ("measures: [RR]", "measures: []", "measures is a list with something in it"),
+        ("{made: synthetic}", "synthetic", "a collection is"),
+        ("{made: synthetic}", "{made: 3}", "a collection has a name"),
+        ("about: a", "about: a\nk: many", "k is a whole number"),
+        ("{setting: p=1, saves: 0.1}", "3", "not an expectation"),
+        ("saves: 0.1", "saves: most", "not an expectation"),
+        ("saves: 0.1", "measure: RR, no_loss: false", "not an expectation"),
+        ("title: t", "title: \udcff", "not YAML"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_with_a_sentence(
+    before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.yaml").write_text(RIGHT)
+    assert find_reproduction(str(tmp_path / "t.yaml")).k == 1000
+    (tmp_path / "t.yaml").write_text(RIGHT.replace(before, after), "utf-8", "surrogateescape")
+    with pytest.raises(SecateursError, match=message):
+        find_reproduction(str(tmp_path / "t.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("setting: p=1", "setting: p=7", "no setting is 'p=7'"),
+        ("saves: 0.1", "measure: RR, as_good_as: bm25", "no setting is 'bm25'"),
+        ("saves: 0.1", "measure: AP, no_loss: true", "'AP' is expected but not measured: RR"),
+        ("baseline: p=all", "baseline: p=9", "no setting is 'p=9'"),
+        ("measures: [RR]", "measures: [goodness]", "'goodness' is no measure"),
+    ],
+)
+def test_what_names_nothing_is_told_before_anything_is_made(
+    before: str, after: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.yaml").write_text(RIGHT.replace(before, after))
+    with pytest.raises(SecateursError, match=message):
+        reproduce(find_reproduction(str(tmp_path / "t.yaml")), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_results_of_which_nothing_is_expected_do_not_agree() -> None:
+    results = Results([], [], {})
+    assert not Reproduced(results, [Verdict("x", None)]).agrees
+    assert Reproduced(results, [Verdict("x", None), Verdict("y", True)]).agrees
+
+
+def test_an_index_of_another_collection_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    claim = replace(find_reproduction("trec2019-p3"), gather=[])
+    collection = tmp_path / "collection"
+    collection.mkdir()
+    (collection / "corpus.jsonl").write_text('{"docno": "d1", "text": "goldfish grow"}\n')
+    (collection / "queries.tsv").write_text("1\tdo goldfish grow\n")
+    (collection / "qrels.txt").write_text("1 0 d1 2\n")
+    corpus, topics = collection_of(claim, collection)
+    assert topics.relevant("1", 2) == {"d1"}
+    built = index_of(claim, tmp_path / "x", corpus, None, False)
+    moved = collection.rename(tmp_path / "moved")
+    corpus, _ = collection_of(claim, moved)
+    assert index_of(claim, tmp_path / "x", corpus, None, False).manifest == built.manifest
+    (moved / "corpus.jsonl").write_text('{"docno": "d1", "text": "cats sleep"}\n')
+    with pytest.raises(SecateursError, match="was made of another collection"):
+        reproduce(claim, tmp_path / "x", collection=moved)
 
 
 def test_the_synthetic_collection_is_always_the_same() -> None:

@@ -55,16 +55,31 @@ def test_queries_that_won_lost_and_tied_are_named() -> None:
     assert (one.won, one.lost, one.tied) == ((2,), (1,), (0, 3))
 
 
-@pytest.mark.parametrize("values", [[0.4, 0.7, 0.1], [0.4]])
-def test_the_same_values_are_never_significantly_different(values: list[float]) -> None:
-    (one,) = compare([np.array(values)], np.array(values), "none")
+def test_the_same_values_are_never_significantly_different() -> None:
+    values = np.array([0.4, 0.7, 0.1])
+    (one,) = compare([values], values, "none")
     assert (one.p_value, one.significant, one.low, one.high) == (1.0, False, 0.0, 0.0)
 
 
-def test_a_difference_that_is_the_same_for_every_query_is_significant() -> None:
-    (one,) = compare([np.array([0.5, 0.6, 0.7])], np.array([0.4, 0.5, 0.6]), "none")
-    assert one.significant
-    assert one.low == pytest.approx(0.1)
+@pytest.mark.parametrize("value", [0.4, 0.9])
+def test_one_query_shows_nothing(value: float) -> None:
+    (one,) = compare([np.array([value])], np.array([0.4]), "none")
+    assert (one.p_value, one.significant, one.low, one.high) == (1.0, False, None, None)
+
+
+@pytest.mark.parametrize(("queries", "significant"), [(2, False), (5, False), (6, True)])
+def test_a_difference_that_is_the_same_for_every_query_needs_some_queries(queries: int, significant: bool) -> None:
+    # by chance alone all signs are the same in 2 of 2^n cases: 1/16 with five queries, 1/32 with six
+    baseline = np.linspace(0.1, 0.6, queries)
+    (one,) = compare([baseline + 0.1], baseline, "none")
+    assert one.p_value == pytest.approx(2 / 2**queries)
+    assert (one.significant, one.low) == (significant, None)
+
+
+@pytest.mark.parametrize("values", [[0.1], [0.1, float("nan")], [[0.1, 0.2]], []])
+def test_what_cannot_be_paired_is_refused(values: list[float]) -> None:
+    with pytest.raises(SecateursError, match=r"one number for each|not a number"):
+        compare([np.array(values)], np.array([0.1, 0.2]))
 
 
 def test_an_unknown_correction_is_refused() -> None:

@@ -47,6 +47,7 @@ def test_a_function_as_an_order_is_called_by_its_name() -> None:
         ("p=", "a sweep is NAME=VALUES"),
         ("q=1", "there is no search setting 'q': there are k, p, order"),
         ("p=many", "p is a number, all or auto, not 'many'"),
+        ("k=auto", "k is a number, not 'auto'"),
         ("nprobe=all", "nprobe is a number, not 'all'"),
         ("p=3:1", "upwards, not '3:1'"),
         ("p=1:x", "in whole numbers, not '1:x'"),
@@ -65,6 +66,8 @@ def test_wrong_sweeps_are_refused_with_a_sentence(text: str, message: str) -> No
 def test_sweeping_too_much_or_twice_is_refused() -> None:
     with pytest.raises(SecateursError, match="p is swept twice"):
         sweep("p=1", "p=2")
+    with pytest.raises(SecateursError, match="k is swept twice"):
+        sweep("k=10", "k=20", k=1000)
     with pytest.raises(SecateursError, match="that would be 40,000 settings"):
         sweep("p=1:200", "nprobe=1:200")
     with pytest.raises(SecateursError, match="one value for each name"):

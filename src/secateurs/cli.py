@@ -474,21 +474,27 @@ def evaluate(
         ),
     ] = None,
     runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a TREC run for every row.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results of that name.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results and runs of that name.")] = False,
 ) -> None:
     """Measure an index on judged queries under many settings: effectiveness, documents, time, significance."""
     from .index.index import Index
     from .lab import baseline_systems, evaluate, parse_settings, read_run, read_topics
     from .lab import sweep as combinations
+    from .lab.measures import Measures
     from .lab.printing import print_summary
+    from .lab.results import stem
     from .lab.significance import check_correction
 
     check_correction(correction)
     settings = combinations(*(sweep or ()), k=k)
     settings += [SearchSettings(**{"k": k, **parse_settings(text)}) for text in also or ()]
     stems = [file.stem for file in run or ()]
-    rankings = {str(file) if stems.count(file.stem) > 1 else file.stem: read_run(file) for file in run or ()}
+    rankings = {
+        str(file) if stems.count(file.stem) > 1 else file.stem: {qid: hits[:k] for qid, hits in read_run(file).items()}
+        for file in run or ()
+    }
     topics = read_topics(queries, qrels)
+    Measures(measures.split(), topics.qrels)  # a wrong one should be told before a baseline encodes the collection
     opened = Index(path)
     results = evaluate(
         opened,
@@ -507,7 +513,8 @@ def evaluate(
     )
     print_summary(results)
     if out is not None:
-        typer.echo(f"\n{out}.parquet, {out}.csv, {out}.settings.csv, {out}.json")
+        name = stem(out)
+        typer.echo(f"\n{name}.parquet, {name}.csv, {name}.settings.csv, {name}.json")
 
 
 @app.command(epilog="Example:  secateurs report demo.parquet --out demo.html --figures figures")

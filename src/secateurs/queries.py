@@ -21,9 +21,15 @@ def read_lines(source: str) -> Iterator[str]:
             raise SecateursError(f"{source}, line {number}: not UTF-8 ({error.reason})") from error
 
 
-def read_queries(source: str) -> Iterator[tuple[str, str]]:
-    """(qid, text) pairs; a line without a tab is a query whose qid is its line number. "-" is standard input."""
+def read_queries(source: str, named: bool = False) -> Iterator[tuple[str, str]]:
+    """(qid, text) pairs; "-" is standard input.
+
+    A line without a tab is a query whose qid is its line number. If they must be `named`, it is an error: judgements
+    are of qids, and the number of a line may be the qid of another query.
+    """
     for number, text in enumerate(read_lines(source), start=1):
         if text.strip():
             qid, tab, rest = text.partition("\t")
+            if named and not (tab and qid.strip()):
+                raise SecateursError(f"{source}, line {number}: has no qid and tab before the query")
             yield (qid.strip(), rest.strip()) if tab else (str(number), text.strip())

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ..errors import LockedIndexError, SecateursError
 from .storage import PARTS, Manifest
@@ -34,7 +34,7 @@ def write_lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
         raise SecateursError(f"{folder} cannot be written to ({error.strerror})") from error
     with file:
         deadline = time.monotonic() + patience
-        while not _try_to_lock(file):
+        while not try_to_lock(file):
             if time.monotonic() > deadline:
                 raise LockedIndexError(f"another process has been writing to {folder} for a while: try again later")
             time.sleep(_PAUSE)
@@ -44,7 +44,8 @@ def write_lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
             _unlock(file)  # not only by closing: a process forked meanwhile has the file open too
 
 
-def _try_to_lock(file: IO[str]) -> bool:
+def try_to_lock(file: IO[Any]) -> bool:
+    """Whether this open file is ours now, until it is closed; False if another has it."""
     try:
         if sys.platform == "win32":
             import msvcrt

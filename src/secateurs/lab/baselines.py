@@ -207,6 +207,8 @@ def mean_embedding(index: Index, k: int = DEPTH) -> SingleVector:
         docnos.append(document.docno)
         # A document without a token has no mean, and is like nothing.
         means.append(document.encoded.embeddings.sum(axis=0) / max(len(document.encoded), 1))
+    if not docnos:
+        raise SecateursError("mean needs documents, and this index has none")
     return SingleVector(
         "mean", docnos, np.array(means, dtype=np.float32), lambda query: query.encoded.embeddings.mean(axis=0), k
     )

@@ -7,6 +7,7 @@ is hollow where it differs significantly from the baseline.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +23,11 @@ if TYPE_CHECKING:
 
 # Stand-ins for the page's own colours, which a web page puts in their place so that a figure follows its theme.
 INK, PAPER = "#010203", "#fefdfc"
-_STYLES = (
-    ("#D55E00", "o", "-"),
-    ("#0072B2", "s", "--"),
-    ("#009E73", "^", "-."),
-    ("#CC79A7", "D", ":"),
-    ("#E69F00", "v", (0, (5, 1, 1, 1))),
-    ("#56B4E9", "P", (0, (1, 1))),
-)
-COLOURS = tuple(colour for colour, _, _ in _STYLES)
-_OTHERS = ("X", "*", "p", "h", "<", ">", "d", "8")  # markers of what is a point and no curve
+# Six, seven and five of them: no two of 210 curves have all three the same.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "<")
+_LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
+_OTHERS = ("X", "*", "p", "h", ">", "d", "8")  # markers of what is a point and no curve
 _RC = {
     "font.size": 8,
     "font.family": "sans-serif",
@@ -54,6 +50,8 @@ _ORDERS = {"first": "First", "icf": "ICF", "idf": "IDF", "random": "random"}
 _MOST_MEASURES = 3
 _MEDIAN = "milliseconds_p50"  # a mean would show what else the machine was doing
 _MANY_POINTS = 12
+_MOST_CURVES = 24
+_LEGEND_ROW = 0.16  # inches
 
 
 @dataclass(frozen=True)
@@ -66,15 +64,18 @@ def figures(results: Results, baseline: str | None = None, correction: str | Non
     """Every figure that these results have points for: name -> figure."""
     rows = summarise(results, baseline, correction)
     reference = next(row for row in rows if row["setting"] == baseline_of(results, baseline))
-    curves = find_curves(results, rows)
+    every = find_curves(results, rows)
+    curves = every[:_MOST_CURVES]
+    note = f"the first {len(curves)} of {len(every)} curves; " if len(every) > len(curves) else ""
+    note += f"hollow: significantly different from {reference['setting']}"
     measures = list(results.measures)[:_MOST_MEASURES]
     made: dict[str, Figure] = {}
     with _style():
         if any(len(curve.rows) > 1 for curve in curves):
-            made["embeddings"] = _embeddings(curves, list(results.measures)[:2])
-            made["documents"] = _documents(curves, measures, reference, rows)
+            made["embeddings"] = _embeddings(curves, list(results.measures)[:2], note.rpartition("; ")[0])
+            made["documents"] = _documents(curves, measures, reference, rows, note)
         if sum(row[_MEDIAN] is not None for row in rows) > 1:
-            made["time"] = _time(curves, measures[0], rows)
+            made["time"] = _time(curves, measures[0], rows, note)
     return made
 
 
@@ -131,27 +132,27 @@ def _figure(panels: int, height: float) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _embeddings(curves: list[Curve], measures: list[str]) -> Figure:
+def _embeddings(curves: list[Curve], measures: list[str], note: str) -> Figure:
     """Figure 2 of the paper: what grows with the number of query embeddings."""
     panels = [*measures, "relevant_scored", "documents_scored"]
     titles = {"relevant_scored": "relevant retrieved", "documents_scored": "documents retrieved"}
-    figure, axes = _figure(len(panels), 2.0)
+    figure, axes = _figure(len(panels), 2.2 if note else 2.0)
     for one, name in zip(axes, panels, strict=True):
         one.set_title(titles.get(name, name), loc="left")
         one.set_xlabel("query embeddings")
         for number, curve in enumerate(curves):
-            colour, marker, line = _STYLES[number % len(_STYLES)]
+            colour, marker, line = _look(number)
             x = [row["embeddings_kept"] for row in curve.rows]
             y = [row[name] for row in curve.rows]
             one.plot(x, y, color=colour, marker=marker, linestyle=line, label=curve.name, markersize=0.7 * _size(curve))
         if name == "documents_scored":
             one.yaxis.set_major_formatter(_thousands)
-    _legend(figure, axes[0])
+    _legend(figure, axes[0], note)
     return figure
 
 
 def _documents(
-    curves: list[Curve], measures: list[str], reference: dict[str, Any], rows: list[dict[str, Any]]
+    curves: list[Curve], measures: list[str], reference: dict[str, Any], rows: list[dict[str, Any]], note: str
 ) -> Figure:
     """Figure 3 of the paper: effectiveness for the documents retrieved; hollow is significantly different."""
     figure, axes = _figure(len(measures), 2.5)
@@ -161,7 +162,7 @@ def _documents(
         one.xaxis.set_major_formatter(_thousands)
         one.axhline(reference[name], color=INK, linewidth=0.6, linestyle=(0, (1, 2)))
         for number, curve in enumerate(curves):
-            colour, marker, line = _STYLES[number % len(_STYLES)]
+            colour, marker, line = _look(number)
             one.plot(
                 [row["documents_scored"] for row in curve.rows],
                 [row[name] for row in curve.rows],
@@ -176,11 +177,11 @@ def _documents(
             if row["documents_scored"] is not None:
                 marker = _OTHERS[number % len(_OTHERS)]
                 _point(one, row, "documents_scored", name, marker)
-    _legend(figure, axes[0], f"dotted: {reference['setting']}; hollow: significantly different from it")
+    _legend(figure, axes[0], f"dotted: the baseline; {note}")
     return figure
 
 
-def _time(curves: list[Curve], measure: str, rows: list[dict[str, Any]]) -> Figure:
+def _time(curves: list[Curve], measure: str, rows: list[dict[str, Any]], note: str) -> Figure:
     """Effectiveness for the time it takes, and what nothing else beats in both."""
     figure, (one,) = _figure(1, 3.0)
     figure.set_size_inches(5.2, 3.2)
@@ -190,7 +191,7 @@ def _time(curves: list[Curve], measure: str, rows: list[dict[str, Any]]) -> Figu
     one.xaxis.set_major_formatter(_short)
     one.xaxis.set_minor_formatter(_short_minor)
     for number, curve in enumerate(curves):
-        colour, marker, line = _STYLES[number % len(_STYLES)]
+        colour, marker, line = _look(number)
         x = [row[_MEDIAN] for row in curve.rows]
         y = [row[measure] for row in curve.rows]
         one.plot(x, y, color=colour, marker=marker, linestyle=line, label=curve.name, markersize=_size(curve))
@@ -208,7 +209,7 @@ def _time(curves: list[Curve], measure: str, rows: list[dict[str, Any]]) -> Figu
         alpha=0.6,
         label="not beaten in both",
     )
-    _legend(figure, one)
+    _legend(figure, one, note)
     return figure
 
 
@@ -235,6 +236,11 @@ def _point(axes: Axes, row: dict[str, Any], x: str, y: str, marker: str) -> None
     )  # fmt: skip
 
 
+def _look(number: int) -> tuple[str, str, Any]:
+    """Colour, marker and line of a curve."""
+    return COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)], _LINES[number % len(_LINES)]
+
+
 def _size(curve: Curve) -> float:
     return 3.0 if len(curve.rows) > _MANY_POINTS else 4.2
 
@@ -250,12 +256,14 @@ def _hollow(axes: Axes, curve: Curve, x: str, y: str, colour: str, marker: str) 
 def _legend(figure: Figure, axes: Axes, note: str = "") -> None:
     handles, names = axes.get_legend_handles_labels()
     room = int(figure.get_figwidth() * 17)  # characters
-    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 8)))
+    columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 11)))
+    more = -(-len(names) // columns) - 1
+    figure.set_figheight(figure.get_figheight() + more * _LEGEND_ROW)  # a long legend takes nothing from the axes
     legend = figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=3.2)
     for line in legend.get_lines():
         line.set_markerfacecolor(line.get_color())  # hollow says something about a point, not about its curve
     if note:
-        figure.supxlabel(note, fontsize=7)
+        figure.supxlabel(textwrap.fill(note, int(figure.get_figwidth() * 19)), fontsize=7)
 
 
 def _curve_name(varied: Mapping[str, Any]) -> str:

@@ -8,25 +8,28 @@ next query's turn comes: whatever else the machine does meanwhile hits all syste
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from ..errors import SecateursError, UsageError
+from ..errors import UsageError
 from ..index.index import Index
 from ..progress import progress_bar
 from ..records import SearchSettings
-from .measures import Hits, Measures
+from ..version import __version__
+from .measures import Hits, Measures, ranked
 from .provenance import provenance
-from .results import Results, check_out
-from .runs import file_name, write_run
+from .results import Results, check_out, planned, stem
+from .runs import run_files, write_run
 from .significance import check_correction
 from .sweeps import labels, plain, sweep
 from .systems import UNCOUNTED, IndexSystem, Outcome, Query, RunSystem, System
 from .topics import Topics
-from .work import WorkFile
+from .work import WorkFile, as_json
 
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10")
 _WARM_UP = 2  # queries
@@ -64,35 +67,40 @@ def evaluate(
     runs_folder     where to write a TREC run for every row
     about           anything more to be noted with the results
     """
+    if relevant_grade < 1:
+        raise UsageError(f"relevant_grade is at least 1, not {relevant_grade}")
     rows = _systems(index, sweep() if settings is None else settings, systems, runs or {})
+    lacking = {row.label: count for row in rows if isinstance(row, RunSystem) and (count := row.lacks(topics.queries))}
     measured = Measures(measures, topics.qrels)
-    chosen = {"baseline": _baseline(rows, baseline), "correction": correction}
+    chosen = {"baseline": _baseline(rows, baseline), "correction": correction, "lacking": lacking}
     check_correction(correction)
-    if out is not None:
-        check_out(Path(out), overwrite)
+    out = None if out is None else stem(out)
+    work_file = Path(f"{out}.work.jsonl")
+    run_paths = run_files(Path(runs_folder), [row.label for row in rows]) if runs_folder is not None else []
+    if out is None or not work_file.exists():  # work that was begun may be finished
+        check_out(out, run_paths, overwrite)
     experiment = {
-        "index": {name: value for name, value in index.info().items() if name != "path"},
+        "secateurs": __version__,
+        "index": asdict(index.manifest),
         "queries_and_qrels": topics.fingerprint(),
         "measures": measured.names,
         "relevant_grade": relevant_grade,
-        "settings": {row.label: dict(row.settings) for row in rows},
+        "settings": {row.label: _settings(row) for row in rows},
         "runs_folder": runs_folder is not None,
     }
-    if out is None:
-        records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, None, progress)
-    else:
-        with WorkFile(Path(f"{out}.work.jsonl"), experiment) as work:
-            records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, work, progress)
-    if runs_folder is not None:
-        _write_runs(Path(runs_folder), rows, records)
-    results = Results(
-        [_flat(record, row) for row in rows for record in records[row.label]],
-        measured.names,
-        {**provenance(index, topics, measured.names, relevant_grade), **chosen, **(about or {})},
-    )
+    with nullcontext() if out is None else WorkFile(work_file, experiment) as work:
+        records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, work, progress)
+        for path, row in zip(run_paths, rows, strict=bool(run_paths)):
+            write_run(path, ((one["qid"], one["hits"]) for one in records[row.label]))
+        results = Results(
+            [_flat(record, row) for row in rows for record in records[row.label]],
+            measured.names,
+            {**provenance(index, topics, measured.names, relevant_grade), **chosen, **(about or {})},
+        )
+        if out is not None:
+            results.save(out)
     if out is not None:
-        results.save(out)
-        Path(f"{out}.work.jsonl").unlink()
+        work_file.unlink(missing_ok=True)
     return results
 
 
@@ -119,10 +127,11 @@ def _baseline(rows: Sequence[System], name: str | None) -> str | None:
     """The label it means: a wrong name should be told before hours of searching."""
     if name is None:
         return None
-    empty: dict[str, Any] = {"qid": None, "kept": [], "relevant_ranks": {}}
-    return Results([{"setting": row.label, "system": row.name, **row.settings, **empty} for row in rows], [], {}).find(
-        name
-    )
+    return planned((row.label, row.name, row.settings) for row in rows).find(name)
+
+
+def _settings(row: System) -> dict[str, Any]:
+    return {name: as_json(value) for name, value in row.settings.items()}
 
 
 def _measure(
@@ -153,6 +162,7 @@ def _measure(
                 row = rows[place]
                 if (row.label, query.qid) not in done or row.label in fixed:
                     outcome = row.search(query, relevant)
+                    outcome = replace(outcome, hits=ranked(outcome.hits))
                     values = measures.of(query.qid, outcome.hits)
                     record = _record(row.label, query, encoding[query.qid], outcome, values, relevant, keep_hits)
                     done[row.label, query.qid] = record
@@ -168,6 +178,8 @@ def _encode(
     """The queries, each encoded once, and the milliseconds it took."""
     queries, spent = [], {}
     qids = list(qids)
+    for qid in qids[:1]:  # untimed: the first query loads the model
+        index.encode_query(topics.encoded.get(qid, topics.queries[qid]))
     with progress_bar("encoding queries", len(qids), "queries", progress) as advance:
         for qid in qids:
             started = perf_counter()
@@ -188,28 +200,32 @@ def _record(
     keep_hits: bool,
 ) -> dict[str, Any]:
     """What the work file keeps of one search."""
-    ranks = {
-        docno: rank for rank, (docno, _) in enumerate(outcome.hits[:_DEEPEST_RANK_KEPT], start=1) if docno in relevant
-    }
+    first = enumerate(outcome.hits[:_DEEPEST_RANK_KEPT], start=1)
+    ranks = {docno: rank for rank, (docno, _) in first if docno in relevant}
     record: dict[str, Any] = {
         "setting": label,
         "qid": query.qid,
         "query": query.text,
         "measures": dict(values),
         "query_embeddings": len(query.encoded),
-        "embeddings_kept": outcome.embeddings_kept,
-        "documents_gathered": outcome.gathered,
-        "documents_scored": outcome.scored,
+        "embeddings_kept": _whole(outcome.embeddings_kept),
+        "documents_gathered": _whole(outcome.gathered),
+        "documents_scored": _whole(outcome.scored),
         "relevant": len(relevant),
-        "relevant_scored": outcome.relevant_scored,
+        "relevant_scored": _whole(outcome.relevant_scored),
+        "used": {name: as_json(value) for name, value in outcome.used.items()},
         "encode": encoding,
-        "milliseconds": dict(outcome.milliseconds),
-        "kept": list(outcome.kept),
+        "milliseconds": {stage: float(spent) for stage, spent in outcome.milliseconds.items()},
+        "kept": [str(token) for token in outcome.kept],
         "relevant_ranks": ranks,
     }
     if keep_hits:
         record["hits"] = list(outcome.hits)
     return record
+
+
+def _whole(count: int | None) -> int | None:
+    return None if count is None else int(count)
 
 
 def _flat(record: Mapping[str, Any], row: System) -> dict[str, Any]:
@@ -218,7 +234,7 @@ def _flat(record: Mapping[str, Any], row: System) -> dict[str, Any]:
     return {
         "setting": record["setting"],
         "system": row.name,
-        **row.settings,
+        **_settings(row),
         "qid": record["qid"],
         "query": record["query"],
         **record["measures"],
@@ -233,18 +249,10 @@ def _flat(record: Mapping[str, Any], row: System) -> dict[str, Any]:
                 "relevant_scored",
             )
         },
+        **{f"used_{name}": value for name, value in record["used"].items()},
         "milliseconds": sum(counted) if counted else None,
         "milliseconds_encode": record["encode"],
         **{f"milliseconds_{stage}": spent for stage, spent in record["milliseconds"].items()},
         "kept": record["kept"],
         "relevant_ranks": record["relevant_ranks"],
     }
-
-
-def _write_runs(folder: Path, rows: Sequence[System], records: Mapping[str, list[dict[str, Any]]]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [file_name(row.label) for row in rows]
-    if len(set(names)) < len(names):
-        raise SecateursError("two rows would have the same run file: give them clearer names")
-    for name, row in zip(names, rows, strict=True):
-        write_run(folder / f"{name}.run", ((one["qid"], one["hits"]) for one in records[row.label]))

@@ -26,7 +26,8 @@ _ABOUT = {
     "embeddings": "What grows with the number of query embeddings that gather (Figure 2 of the paper).",
     "documents": "Effectiveness for the documents retrieved, from the smallest p on the left (Figure 3 of the paper). "
     "Hollow points differ significantly from the baseline.",
-    "time": "Effectiveness for the time of a query. The thin line joins what nothing else beats in both.",
+    "time": "Effectiveness for the time of a query. The thin line joins what nothing else beats in both. Hollow points "
+    "differ significantly from the baseline.",
 }
 
 Cell = str | tuple[str, str]  # text, or (text, class)
@@ -143,7 +144,7 @@ def _significance(results: Results, rows: list[dict[str, Any]], reference: str) 
                     row["setting"],
                     (name, "text"),
                     (f"{difference:+.4f}", changed),
-                    f"{row[f'{name} low']:+.4f} to {row[f'{name} high']:+.4f}",
+                    "" if row[f"{name} low"] is None else f"{row[f'{name} low']:+.4f} to {row[f'{name} high']:+.4f}",
                     f"{row[f'{name} p']:.4f}",
                     *(f"{row[f'{name} {word}']:,}" for word in ("won", "lost", "tied")),
                 ]
@@ -164,10 +165,13 @@ def _times(results: Results, rows: list[dict[str, Any]]) -> str:
     timed = [row for row in rows if row["milliseconds"] is not None]
     if not timed:
         return ""
-    header = ["setting", *(name.removeprefix("milliseconds_").replace("milliseconds", "mean") for name in stages)]
+    header = [
+        "setting",
+        *(name.removeprefix("milliseconds_").replace("milliseconds", "mean").replace("_", " ") for name in stages),
+    ]
     body: list[list[Cell]] = [[row["setting"], *(number(row[name], ",.2f") for name in stages)] for row in timed]
     return (
-        "<h2>Response times</h2>\n<details><summary>Milliseconds: mean, percentiles and stages</summary>\n"
+        "<h2>Response times</h2>\n<details><summary>Milliseconds: mean and percentiles, of all and by stage</summary>\n"
         + _table(header, body)
         + "</details>\n"
         + _note(

@@ -43,4 +43,7 @@ def print_verdicts(done: Reproduced) -> None:
     words = {True: "agrees   ", False: "DISAGREES", None: "skipped  "}
     for verdict in done.verdicts:
         console.print(Text(f"{words[verdict.agrees]}  {verdict.text}"))
-    console.print(Text("The results agree." if done.agrees else "The results do not agree.", style="bold"))
+    told = "The results agree." if done.agrees else "The results do not agree."
+    if all(verdict.agrees is None for verdict in done.verdicts):
+        told = "Nothing of this is expected of this collection."
+    console.print(Text(told, style="bold"))

@@ -13,7 +13,20 @@ from ..threads import usable_cores
 from ..version import __version__
 from .topics import Topics
 
-_LIBRARIES = ("numpy", "numba", "numkong", "faiss-cpu", "onnxruntime", "ir-measures", "pytrec-eval-terrier", "bm25s")
+_LIBRARIES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "numkong",
+    "faiss-cpu",
+    "onnxruntime",
+    "tokenizers",
+    "sentence-transformers",
+    "ir-measures",
+    "pytrec-eval-terrier",
+    "bm25s",
+    "pyarrow",
+)
 
 
 def provenance(index: Index, topics: Topics, measures: list[str], relevant_grade: int) -> dict[str, Any]:

@@ -5,9 +5,13 @@ They are in lab/reproductions/*.yaml and come with the package; a path to a file
 
 from __future__ import annotations
 
+import hashlib
+import json
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +20,13 @@ from ..encoders import DEFAULT_MODEL
 from ..errors import SecateursError, UsageError, require
 from ..index.index import Index
 from .drawing import figures, save_figures
-from .expectations import Verdict, check_expectations, kind_of
+from .expectations import Verdict, check_expectations, kind_of, resolve
 from .experiment import evaluate
 from .made import make
+from .measures import Measures
 from .page import report
-from .results import Results
-from .sweeps import DEPTH, sweep
+from .results import Results, planned
+from .sweeps import DEPTH, labels, plain, sweep
 from .topics import Topics, read_topics
 
 
@@ -49,14 +54,16 @@ class Reproduced:
 
     @property
     def agrees(self) -> bool:
-        return all(verdict.agrees is not False for verdict in self.verdicts)
+        """Nothing disagrees, and something agrees: that all was skipped shows nothing."""
+        found = {verdict.agrees for verdict in self.verdicts}
+        return True in found and False not in found
 
 
 def reproductions() -> list[Reproduction]:
     """All that come with the package, by name."""
     folder = resources.files("secateurs.lab").joinpath("reproductions")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return [_parse(file.name.removesuffix(".yaml"), file.read_text("utf-8")) for file in files]
+    return [_parse(file.name.removesuffix(".yaml"), file.read_bytes()) for file in files]
 
 
 def find_reproduction(name: str) -> Reproduction:
@@ -64,7 +71,7 @@ def find_reproduction(name: str) -> Reproduction:
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise SecateursError(f"there is no file {name}")
-        return _parse(Path(name).stem, Path(name).read_text("utf-8"))
+        return _parse(Path(name).stem, Path(name).read_bytes())
     known = {one.name: one for one in reproductions()}
     if name not in known:
         raise UsageError(f"there is no reproduction {name!r}: there are {', '.join(known)}")
@@ -79,16 +86,23 @@ def reproduce(
     progress: bool | None = None,
     command: str | None = None,
 ) -> Reproduced:
-    """Index the collection, run the experiment, compare. All that is made goes into `folder`; a second start goes on.
+    """Index the collection, run the experiment, compare. All that is made goes into `folder`; a second start takes the
+    index that is there, and goes on with the searches.
 
     `collection` is a folder with corpus.jsonl[.gz], queries*.tsv and qrels*; `index` one that is built already.
     """
+    settings = sweep(*reproduction.sweep, k=reproduction.k)
+    described = [plain(one) for one in settings]
+    rows = planned(zip(labels(described), repeat("secateurs"), described, strict=False))
+    rows.find(reproduction.baseline)
+    resolve(reproduction.expected, rows, reproduction.measures)
     corpus, topics = _collection(reproduction, collection)
+    Measures(reproduction.measures, topics.qrels)  # a wrong one should be told before the collection is indexed
     opened = _index(reproduction, Path(folder), corpus, index, progress)
     results = evaluate(
         opened,
         topics,
-        sweep(*reproduction.sweep, k=reproduction.k),
+        settings,
         measures=reproduction.measures,
         relevant_grade=reproduction.relevant_grade,
         baseline=reproduction.baseline,
@@ -120,7 +134,8 @@ def _collection(reproduction: Reproduction, folder: str | Path | None) -> tuple[
     queries = sorted(folder.glob("queries*.tsv"), key=lambda path: (len(path.name), path.name))
     if not corpora or not queries:
         raise SecateursError(f"{folder} is no collection: it needs corpus.jsonl (or .gz, .tsv, .csv) and queries.tsv")
-    qrels = folder / queries[0].name.replace("queries", "qrels").removesuffix(".tsv")
+    name = queries[0].name.replace("queries", "qrels").removesuffix(".tsv")
+    qrels = next((path for path in (folder / name, folder / f"{name}.txt") if path.is_file()), folder / name)
     return corpora[0], read_topics(str(queries[0]), str(qrels))
 
 
@@ -129,27 +144,56 @@ def _index(
 ) -> Index:
     if given is not None:
         return Index(given)
-    path = folder / "index.sec"
+    path, note = folder / "index.sec", folder / "index.source.json"
+    source = {"gather": list(reproduction.gather), **_source(reproduction, corpus)}
     if path.exists():
+        if not note.is_file() or note.read_text("utf-8") != json.dumps(source):
+            raise SecateursError(f"{path} was made of another collection: choose another --folder, or remove it")
         return Index(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(source), "utf-8")  # first: an index without it is nobody's
     documents = getattr(corpus, "documents", corpus)
     encoder = DEFAULT_MODEL if getattr(corpus, "needs_encoder", True) else None
     return Index.build(path, documents, encoder=encoder, gather=tuple(reproduction.gather), progress=progress)
 
 
-def _parse(name: str, text: str) -> Reproduction:
+def _source(reproduction: Reproduction, corpus: Any) -> dict[str, str]:
+    """What the documents are: a file by its contents, so that it may move."""
+    if isinstance(corpus, Path):
+        with corpus.open("rb") as file:
+            return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    if "made" in reproduction.collection:
+        return {"made": reproduction.collection["made"], "python": platform.python_version()}
+    return dict(reproduction.collection)
+
+
+def _parse(name: str, text: bytes) -> Reproduction:
     yaml = require("yaml", "lab")
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise SecateursError(f"{name}: not YAML ({' '.join(str(error).split())})") from error
-    wanted = {field.name for field in fields(Reproduction)} - {"name"}
+    wanted = {one.name for one in fields(Reproduction)} - {"name"}
     optional = {"k", "relevant_grade"}
     if not isinstance(content, dict) or not wanted - optional <= set(content) <= wanted:
         raise SecateursError(f"{name}: a reproduction has {', '.join(sorted(wanted - optional))}, and may have "
                              f"{', '.join(sorted(optional))}")  # fmt: skip
+    for field in ("title", "about", "baseline"):
+        if not isinstance(content[field], str):
+            raise SecateursError(f"{name}: {field} is a text, not {content[field]!r}")
+    for field in ("gather", "measures", "sweep", "expected"):
+        if not isinstance(content[field], list) or not (content[field] or field == "gather"):
+            raise SecateursError(f"{name}: {field} is a list with something in it, not {content[field]!r}")
+        if field != "expected" and not all(isinstance(one, str) for one in content[field]):
+            raise SecateursError(f"{name}: {field} is a list of texts, not {content[field]!r}")
+    for field in optional & set(content):
+        if type(content[field]) is not int or content[field] < 1:
+            raise SecateursError(f"{name}: {field} is a whole number of at least 1, not {content[field]!r}")
     for expectation in content["expected"]:
         kind_of(expectation)
-    if set(content["collection"]) not in ({"made"}, {"ir_datasets"}):
+    collection = content["collection"]
+    if not isinstance(collection, dict) or list(collection) not in (["made"], ["ir_datasets"]):
         raise SecateursError(f"{name}: a collection is {{made: NAME}} or {{ir_datasets: ID}}")
+    if not isinstance(next(iter(collection.values())), str):
+        raise SecateursError(f"{name}: a collection has a name, not {collection}")
     return Reproduction(name=name, **content)

@@ -11,7 +11,7 @@ import csv
 import json
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -54,8 +54,7 @@ class Results:
         """All columns, in order: rows of different systems have different settings."""
         describing: dict[str, None] = {}
         rest: dict[str, None] = {}
-        for row in self.settings.values():
-            names = list(row)
+        for names in dict.fromkeys(tuple(row) for row in self.rows):
             describing.update(dict.fromkeys(names[: names.index("qid")]))
             rest.update(dict.fromkeys(names[names.index("qid") :]))
         for name in _NESTED:  # long ones last
@@ -78,7 +77,7 @@ class Results:
         return np.array([np.nan if row.get(column) is None else row[column] for row in self.of(setting)], dtype=float)
 
     def find(self, text: str) -> str:
-        """The label of a setting by its name, or by some of its settings: the first that has them all."""
+        """The label of a row by its name, its system ("quit"), or some of its settings: the first that has them all."""
         if text in self.settings:
             return text
         try:
@@ -86,6 +85,8 @@ class Results:
         except UsageError:
             wanted = None
         for label, row in self.settings.items():
+            if row["system"] == text and text != "secateurs":
+                return label
             if wanted is not None and all(_has(row, name, value) for name, value in wanted.items()):
                 return label
         raise UsageError(f"no setting is {text!r}: there are {', '.join(self.settings)}")
@@ -108,10 +109,14 @@ class Results:
         about = json.dumps({"format": _FORMAT, "measures": list(self.measures), **self.about}, ensure_ascii=False)
         Path(out).parent.mkdir(parents=True, exist_ok=True)
         plain_rows = [_plain(row) for row in self.rows]
-        _replace(f"{out}.csv", lambda path: _write_csv(path, list(self.columns), plain_rows))
-        _replace(f"{out}.settings.csv", lambda path: _write_csv(path, list(summary[0]), summary))
-        _replace(f"{out}.json", lambda path: path.write_text(json.dumps(json.loads(about), indent=2) + "\n", "utf-8"))
-        _replace(f"{out}.parquet", lambda path: _write_parquet(path, list(self.columns), plain_rows, about.encode()))
+        replace_file(f"{out}.csv", lambda path: _write_csv(path, list(self.columns), plain_rows))
+        replace_file(f"{out}.settings.csv", lambda path: _write_csv(path, list(summary[0]), summary))
+        replace_file(
+            f"{out}.json", lambda path: path.write_text(json.dumps(json.loads(about), indent=2) + "\n", "utf-8")
+        )
+        replace_file(
+            f"{out}.parquet", lambda path: _write_parquet(path, list(self.columns), plain_rows, about.encode())
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Results:
@@ -141,12 +146,23 @@ def stem(path: str | Path) -> str:
     return name[: len(name) - len(suffix)]
 
 
-def check_out(out: Path, overwrite: bool) -> None:
-    """Raise if results may not be written there, before any work is done."""
-    require("pyarrow", "lab")
-    there = [f"{out}{suffix}" for suffix in _SUFFIXES if Path(f"{out}{suffix}").exists()]
-    if there and not overwrite:
-        raise SecateursError(f"{there[0]} is there already: choose another --out, or allow it with --overwrite")
+def planned(rows: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Results:
+    """(label, system, settings) of each row, before anything is measured: enough to `find` one."""
+    empty: dict[str, Any] = {"qid": None, "kept": [], "relevant_ranks": {}}
+    return Results([{"setting": label, "system": name, **settings, **empty} for label, name, settings in rows], [], {})
+
+
+def check_out(out: str | None, runs: Sequence[Path], overwrite: bool) -> None:
+    """Raise if results or runs may not be written there, before any work is done."""
+    paths = list(runs)
+    if out is not None:
+        require("pyarrow", "lab")
+        paths += [Path(f"{out}{suffix}") for suffix in _SUFFIXES]
+    for path in paths:
+        if path.exists() and not overwrite:
+            raise SecateursError(f"{path} is there already: choose another name, or allow it with --overwrite")
+    for folder in {path.parent for path in paths}:
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _has(row: Mapping[str, Any], name: str, value: str) -> bool:
@@ -169,11 +185,20 @@ def _write_parquet(path: Path, columns: list[str], rows: Sequence[Mapping[str, A
     import pyarrow
     import pyarrow.parquet
 
-    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns})
+    table = pyarrow.table({name: _of_one_kind([row.get(name) for row in rows]) for name in columns})
     pyarrow.parquet.write_table(table.replace_schema_metadata({_METADATA: about}), path)
 
 
-def _replace(name: str, write: Callable[[Path], object]) -> None:
+def _of_one_kind(values: list[Any]) -> list[Any]:
+    """A column has one type: where systems disagree, it is text."""
+    kinds = {type(value) for value in values if value is not None}
+    if len(kinds) < 2 or kinds == {int, float}:
+        return values
+    return [None if value is None else str(value) for value in values]
+
+
+def replace_file(name: str | Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside it first, so that it is there whole or not at all."""
     path = Path(name)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
     try:

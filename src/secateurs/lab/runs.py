@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import SecateursError
 from ..printing import trec_line
 from .measures import Hits
+from .results import replace_file
 from .topics import columns
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def read_run(path: str | Path) -> dict[str, list[tuple[str, float]]]:
-    """qid -> (docno, score), best score first; the ranks in the file count for nothing, as in trec_eval."""
+    """qid -> (docno, score), best first. As in trec_eval, ranks count for nothing, and a larger docno wins a tie."""
     run: dict[str, dict[str, float]] = {}
     for place, (qid, _, docno, _, score, _) in columns(Path(path), 6, "qid, Q0, docno, rank, score, tag"):
         hits = run.setdefault(qid, {})
         if docno in hits:
             raise SecateursError(f"{place}: {docno!r} is in the ranking of {qid!r} twice")
-        try:
-            hits[docno] = float(score)
-        except ValueError as error:
-            raise SecateursError(f"{place}: a score is a number, not {score!r}") from error
+        if not _NUMBER.fullmatch(score) or not math.isfinite(float(score)):
+            raise SecateursError(f"{place}: a score is a number, not {score!r}")
+        hits[docno] = float(score)
     if not run:
         raise SecateursError(f"{path} has no rankings in it")
-    return {qid: sorted(hits.items(), key=lambda hit: -hit[1]) for qid, hits in run.items()}
+    return {qid: sorted(hits.items(), key=lambda hit: (hit[1], hit[0]), reverse=True) for qid, hits in run.items()}
 
 
 def write_run(path: Path, rankings: Iterable[tuple[str, Hits]]) -> None:
-    """(qid, hits) pairs to a file."""
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for qid, hits in rankings:
-            for rank, (docno, score) in enumerate(hits, start=1):
-                file.write(trec_line(qid, docno, rank, score) + "\n")
+    """(qid, hits) pairs to a file, which is written whole or not at all."""
+
+    def write(beside: Path) -> None:
+        with beside.open("w", encoding="utf-8", newline="\n") as file:
+            for qid, hits in rankings:
+                for rank, (docno, score) in enumerate(hits, start=1):
+                    file.write(trec_line(qid, docno, rank, score) + "\n")
+
+    replace_file(path, write)
+
+
+def run_files(folder: Path, labels: Sequence[str]) -> list[Path]:
+    """Where the run of each row goes."""
+    paths = [folder / f"{file_name(label)}.run" for label in labels]
+    if len(set(paths)) < len(paths):
+        raise SecateursError("two rows would have the same run file: give them clearer names")
+    return paths
 
 
 def file_name(label: str) -> str:

@@ -24,8 +24,8 @@ class Comparison:
     """One setting against the baseline, by one measure."""
 
     difference: float  # mean over the queries; below 0, the setting is worse
-    low: float  # 95% confidence interval of the difference, not corrected
-    high: float
+    low: float | None  # 95% confidence interval of the difference, not corrected; None where there is none
+    high: float | None
     p_value: float  # corrected
     significant: bool
     won: tuple[int, ...]  # numbers of the queries with a larger value than the baseline's
@@ -40,7 +40,14 @@ def compare(
     level: float = LEVEL,
 ) -> list[Comparison]:
     """Each of the settings' values, one per query, against the baseline's values of the same queries."""
-    differences = [one - baseline for one in values]
+    for one in (*values, baseline):
+        if np.shape(one) != np.shape(baseline) or np.ndim(one) != 1 or not np.size(one):
+            raise UsageError(
+                f"one number for each of the same queries, please: shapes {np.shape(one)} and {np.shape(baseline)}"
+            )
+        if not np.isfinite(one).all():
+            raise UsageError("a value that is not a number cannot be compared: leave the query out of all settings")
+    differences = [np.asarray(one, dtype=float) - np.asarray(baseline, dtype=float) for one in values]
     tests = [_paired_t_test(difference, level) for difference in differences]
     p_values = correct([p for p, _, _ in tests], correction)
     return [
@@ -82,12 +89,18 @@ def check_correction(name: str) -> None:
         raise UsageError(f"correction is one of {', '.join(CORRECTIONS)}, not {name!r}")
 
 
-def _paired_t_test(difference: NDArray[np.float64], level: float) -> tuple[float, float, float]:
-    """P-value and confidence interval of the mean difference. Where nothing varies there is nothing to test."""
+def _paired_t_test(difference: NDArray[np.float64], level: float) -> tuple[float, float | None, float | None]:
+    """P-value and confidence interval of the mean difference.
+
+    Where all differences are the same, t would be infinite, even with two queries. There the p-value is that of
+    chance alone choosing each query's sign: 1 with one query, 1/2 with two, 1/4 with three.
+    """
     stats = require("scipy.stats", "lab")
     mean, count = float(difference.mean()), len(difference)
-    if count < 2 or np.ptp(difference) <= _TIE:
-        return 1.0 if abs(mean) <= _TIE or count < 2 else 0.0, mean, mean
+    if count > 1 and np.abs(difference).max() <= _TIE:
+        return 1.0, mean, mean
+    if np.ptp(difference) <= _TIE:
+        return 2.0 ** (1 - count), None, None
     error = float(difference.std(ddof=1)) / np.sqrt(count)
     p_value = float(2 * stats.t.sf(abs(mean) / error, count - 1))
     reach = float(stats.t.ppf(1 - level / 2, count - 1)) * error

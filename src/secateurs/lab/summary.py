@@ -21,7 +21,8 @@ def summarise(results: Results, baseline: str | None = None, correction: str | N
     For a measure M there are M (its mean), M difference, M low and M high (the 95% confidence interval of the
     difference), M p (corrected), M significant, M won, M lost and M tied (numbers of queries). `saved` is the share of
     the baseline's scored documents that are not scored, `speed_up` the median over the queries of the baseline's time
-    divided by the setting's.
+    divided by the setting's. Each stage's milliseconds have a mean and percentiles too. used_* is what a setting that
+    was left open became.
     """
     reference = baseline_of(results, baseline)
     compared = comparisons(results, reference, correction)
@@ -35,15 +36,18 @@ def summarise(results: Results, baseline: str | None = None, correction: str | N
         for name in COUNTS:
             row[name] = _mean(results.values(label, name))
         row["saved"] = _saved(results.values(label, "documents_scored"), scored)
-        milliseconds = results.values(label, "milliseconds")
-        timed = not np.isnan(milliseconds).any()
-        row["speed_up"] = float(np.median(spent / milliseconds)) if timed and not np.isnan(spent).any() else None
-        row["milliseconds"] = float(milliseconds.mean()) if timed else None
-        for percentile in PERCENTILES:
-            row[f"milliseconds_p{percentile}"] = float(np.percentile(milliseconds, percentile)) if timed else None
+        ratios = spent / results.values(label, "milliseconds")
+        row["speed_up"] = None if np.isnan(ratios).any() else float(np.median(ratios))
         for name in results.columns:
-            if name.startswith("milliseconds_"):
-                row[name] = _mean(results.values(label, name))
+            if name.startswith("used_"):
+                used = {one.get(name) for one in results.of(label)}
+                row[name] = used.pop() if len(used) == 1 else "varies"
+            if name.startswith("milliseconds"):
+                values = results.values(label, name)
+                row[name] = _mean(values)
+                for percentile in PERCENTILES:
+                    timed = row[name] is not None
+                    row[f"{name}_p{percentile}"] = float(np.percentile(values, percentile)) if timed else None
         row["baseline"] = label == reference
         for name in results.measures:
             row.update(_columns(name, compared[name].get(label)))
@@ -109,4 +113,4 @@ def _mean(values: NDArray[np.float64]) -> float | None:
 def _saved(scored: NDArray[np.float64], baseline: NDArray[np.float64]) -> float | None:
     if np.isnan(scored).any() or np.isnan(baseline).any():
         return None
-    return 1 - float(scored.mean()) / max(float(baseline.mean()), 1e-9)
+    return 1 - float(scored.mean()) / float(baseline.mean()) if baseline.any() else None

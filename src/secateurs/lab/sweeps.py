@@ -22,12 +22,13 @@ _NAMES = tuple(field.name for field in fields(SearchSettings))
 
 def sweep(*texts: str, k: int = DEPTH) -> list[SearchSettings]:
     """Every combination of what the texts name: sweep("p=1:32", "order=first,icf")."""
-    values: dict[str, list[Any]] = {"k": [k]}
+    values: dict[str, list[Any]] = {}
     for text in texts:
         name, choices = parse_sweep(text)
-        if name in values and name != "k":
+        if name in values:
             raise UsageError(f"{name} is swept twice: write  {name}=A,B,C")
         values[name] = choices
+    values = {"k": [k]} | values
     count = 1
     for choices in values.values():
         count *= len(choices)
@@ -74,7 +75,7 @@ def parse_value(name: str, word: str) -> Any:
     word = word.strip()
     if name == "p" and word in ("all", "auto"):
         return None if word == "all" else "auto"
-    if word == "auto":
+    if word == "auto" and name not in ("k", "k_prime"):  # which have no value that is left open
         return getattr(SearchSettings, name)
     try:
         value: Any = int(word)

@@ -5,16 +5,19 @@ They all answer the same question, a query at a time, and tell what it took.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..errors import SecateursError
 from ..index.index import Index
 from ..records import EncodedText, SearchSettings
 from .measures import Hits
-from .sweeps import plain
+from .sweeps import plain, plain_word
 
 UNCOUNTED = ("encode", "fetch")  # queries are encoded once; a thousand texts are fetched because an evaluation is deep
+
+_LEFT_OPEN = ("p", "gather", "nprobe", "candidates")  # effort.py decides these
 
 Settings = Mapping[str, str | int | None]
 
@@ -37,6 +40,7 @@ class Outcome:
     embeddings_kept: int | None = None
     kept: tuple[str, ...] = ()  # the tokens that gathered, most important first
     milliseconds: Mapping[str, float] = field(default_factory=dict)  # stage -> time
+    used: Mapping[str, str | int | None] = field(default_factory=dict)  # what settings that were left open became
 
 
 class System(Protocol):
@@ -79,6 +83,7 @@ class IndexSystem:
             embeddings_kept=stats.embeddings_kept,
             kept=tuple(self._index.token_text(token) for token in tokens),
             milliseconds={stage: spent for stage, spent in stats.milliseconds.items() if stage != "encode"},
+            used={name: plain_word(name, getattr(ranking.plan, name)) for name in _LEFT_OPEN},
         )
 
     def _relevant_scored(self, query: Query, hits: Hits, scored: int, relevant: set[str]) -> int:
@@ -98,6 +103,13 @@ class RunSystem:
         self.label = label
         self.settings: Settings = {}
         self._run = run
+
+    def lacks(self, qids: Iterable[str]) -> int:
+        """How many of these queries it has no ranking for; if it is all of them, it is a run of something else."""
+        lacking = [qid not in self._run for qid in qids]
+        if all(lacking):
+            raise SecateursError(f"the run {self.label} has none of the queries: is it of another collection?")
+        return sum(lacking)
 
     def search(self, query: Query, relevant: set[str]) -> Outcome:
         return Outcome(hits=self._run.get(query.qid, []))

@@ -50,9 +50,14 @@ class Topics:
         return replace(self, queries={qid: text for qid, text in self.queries.items() if qid in chosen})
 
     def fingerprint(self) -> str:
-        """Changes with any query or judgement."""
+        """Changes with any query, judgement or embedding."""
         content = [sorted(self.queries.items()), [sorted(self.qrels[qid].items()) for qid in sorted(self.queries)]]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        digest = hashlib.sha256(json.dumps(content).encode())
+        for qid in sorted(self.encoded.keys() & self.queries.keys()):
+            one = self.encoded[qid]
+            for part in (one.embeddings, one.token_ids, one.token_kinds):
+                digest.update(part.tobytes())
+        return digest.hexdigest()[:16]
 
 
 def read_topics(queries: str, qrels: str) -> Topics:
@@ -66,7 +71,7 @@ def _queries(source: str) -> Iterator[tuple[str, str]]:
             yield query.query_id, query.default_text()
         return
     seen: set[str] = set()
-    for qid, text in read_queries(source):
+    for qid, text in read_queries(source, named=True):
         if qid in seen:
             raise SecateursError(f"{source}: two queries have the qid {qid!r}")
         seen.add(qid)
@@ -99,7 +104,9 @@ def columns(path: Path, count: int, meaning: str) -> Iterator[tuple[str, list[st
 def _group(qrels: Iterator[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
     grouped: dict[str, dict[str, int]] = {}
     for qid, docno, grade in qrels:
-        grouped.setdefault(qid, {})[docno] = grade
+        judged = grouped.setdefault(qid, {})
+        if judged.setdefault(docno, grade) != grade:
+            raise SecateursError(f"the qrels give {docno!r} two grades for query {qid!r}: {judged[docno]} and {grade}")
     return grouped
 
 

@@ -30,10 +30,15 @@ def notes(results: Results, baseline: str | None = None, correction: str | None 
     chosen = correction or results.about.get("correction") or "bonferroni"
     corrected = {"bonferroni": "Bonferroni's correction", "holm": "Holm's correction", "none": "no correction"}[chosen]
     queries = len(results.of(next(iter(results.settings))))
+    lacking = [
+        f"{label} has no ranking for {count:,} of the queries: 0 is counted there."
+        for label, count in (results.about.get("lacking") or {}).items()
+    ]
     return [
         f"{queries:,} queries. The baseline is {baseline_of(results, baseline)}. "
         f"*: significantly different from it (paired t-test, p < 0.05, {corrected}).",
         "scored: documents scored exactly, mean per query; relevant: how many of those are relevant; saved: fewer "
         "scored than the baseline. ms: mean of pruning, gathering and scoring; speed-up: median over the queries of "
         "the baseline's time divided by the setting's.",
+        *lacking,
     ]

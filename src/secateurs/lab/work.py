@@ -12,7 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+import numpy as np
+
 from ..errors import SecateursError
+from ..index.locks import try_to_lock
 
 Key = tuple[str, str]  # setting, qid
 
@@ -22,22 +25,22 @@ class WorkFile:
 
     def __init__(self, path: Path, experiment: Mapping[str, Any]) -> None:
         self.path = path
-        self._experiment = json.loads(json.dumps(experiment))
+        self._experiment = json.loads(json.dumps(experiment, default=as_json))
         self.done: dict[Key, dict[str, Any]] = {}
-        kept = b""
-        if path.is_file() and path.stat().st_size:
-            kept = self._read()
-        if not kept:
-            kept = self._line(self._experiment)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(kept)
-        self._file: IO[bytes] = path.open("r+b")
-        self._file.truncate(len(kept))
-        self._file.seek(len(kept))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: IO[bytes] = path.open("a+b")
+        try:
+            if not try_to_lock(self._file):
+                raise SecateursError(f"another process is at work on {path}: wait for it, or choose another --out")
+            self._file.truncate(self._read())
+            if not self._file.tell():
+                self._write(self._experiment)
+        except BaseException:
+            self._file.close()
+            raise
 
     def add(self, record: dict[str, Any]) -> None:
-        self._file.write(self._line(record))
-        self._file.flush()  # the system has it now, whatever happens to this process
+        self._write(record)
         self.done[record["setting"], record["qid"]] = record
 
     def __enter__(self) -> WorkFile:
@@ -48,14 +51,16 @@ class WorkFile:
     ) -> None:
         self._file.close()
 
-    def _read(self) -> bytes:
-        """The whole lines that are there; what follows the last line end was cut off by a kill."""
-        content = self.path.read_bytes()
+    def _read(self) -> int:
+        """The bytes of whole lines that are there; what follows the last line end was cut off by a kill."""
+        self._file.seek(0)
+        content = self._file.read()
         whole = content[: content.rfind(b"\n") + 1]
+        self._file.seek(len(whole))
         lines = self._parsed(whole)
         experiment = next(lines, None)
         if experiment is None:
-            return b""
+            return 0
         if experiment != self._experiment:
             raise SecateursError(
                 f"{self.path} holds the unfinished work of another experiment (other {self._differences(experiment)}): "
@@ -63,7 +68,7 @@ class WorkFile:
             )
         for record in lines:
             self.done[record["setting"], record["qid"]] = record
-        return whole
+        return len(whole)
 
     def _parsed(self, content: bytes) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(content.splitlines(), start=1):
@@ -81,6 +86,14 @@ class WorkFile:
         names = [name for name in self._experiment if other.get(name) != self._experiment[name]]
         return ", ".join(name.replace("_", " ") for name in names) or "contents"
 
-    @staticmethod
-    def _line(value: Mapping[str, Any]) -> bytes:
-        return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    def _write(self, value: Mapping[str, Any]) -> None:
+        line = json.dumps(value, ensure_ascii=False, default=as_json)
+        self._file.write(line.encode("utf-8", "backslashreplace") + b"\n")
+        self._file.flush()  # the system has it now, whatever happens to this process
+
+
+def as_json(value: Any) -> Any:
+    """What a system of somebody's own may give, as JSON can hold it: a NumPy number is a number, the rest is text."""
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return value.item() if isinstance(value, np.generic) else str(value)
