@@ -141,9 +141,7 @@ print(f"| {embeddings:,} | {opened:.0f} | {after - before:.0f} | {anonymous() - 
 
 
 def at_rest(path: Path, queries: list[str]) -> None:
-    print(
-        "\n| embeddings | opening, ms | MiB then | MiB after searching, encoder and kernels included | whole process |"
-    )
+    print("\n| embeddings | opening, ms | MiB more then | MiB more after 30 searches of text | whole process |")
     print("|---|---|---|---|---|")
     sys.stdout.flush()
     for _ in range(2):  # the second time the files are in the page cache

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from secateurs import maxsim as module
-from secateurs.index.building import _reach
+from secateurs.index.rows import reach_of
 from secateurs.index.stores import Float16Store, Int8Store, Store
 from secateurs.maxsim import bounds_of_the_rest, maxsim, score
 
@@ -112,7 +112,7 @@ def test_giving_up_early_never_changes_the_k_best(seed: int, count: int, k: int,
     embeddings = (embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32)
     plain = Int8Store.fit(embeddings.mean(axis=0), embeddings)
     rows = plain.encode(embeddings)
-    store = Int8Store(plain.centre, plain.step, _reach(plain, rows))
+    store = Int8Store(plain.centre, plain.step, reach_of(plain, rows))
     starts, ends = bounds([10] * 40)
     order = rng.permutation(40)
     expected = score(plain.prepare(query), rows, starts[order], ends[order])
@@ -138,7 +138,7 @@ def test_query_embeddings_that_face_away_from_the_first_sixteen_are_not_given_up
     embeddings = (embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)).astype(np.float32)
     plain = Int8Store.fit(embeddings.mean(axis=0), embeddings)
     rows = plain.encode(embeddings)
-    store = Int8Store(plain.centre, plain.step, _reach(plain, rows))
+    store = Int8Store(plain.centre, plain.step, reach_of(plain, rows))
     starts, ends = bounds([1] * 500)
     expected, got = score(plain.prepare(query), rows, starts, ends), score(store.prepare(query), rows, starts, ends, 10)
     best = np.argsort(-expected)[:10]
@@ -154,7 +154,7 @@ def test_hopeless_documents_are_given_up_early(monkeypatch: pytest.MonkeyPatch) 
     embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
     plain = Int8Store.fit(embeddings.mean(axis=0), embeddings)
     rows = plain.encode(embeddings)
-    store = Int8Store(plain.centre, plain.step, _reach(plain, rows))
+    store = Int8Store(plain.centre, plain.step, reach_of(plain, rows))
     starts, ends = bounds([40] * 75)
     assert np.isinf(score(store.prepare(query), rows, starts, ends, k=1)).tolist() == [False, *[True] * 74]
     assert np.isfinite(score(store.prepare(query), rows, starts, ends)).all()

@@ -16,6 +16,7 @@ values as parameters, and what these answer is combined as arrays of bits.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -47,7 +48,7 @@ _LONGEST_NUMBER = 400  # digits
 _DEEPEST = 50
 
 
-class Filter:
+class Filter(ABC):
     """One condition; `mask` tells which of a segment's documents meet it."""
 
     @staticmethod
@@ -56,8 +57,9 @@ class Filter:
             raise UsageError(f'where is a text such as "year >= 2020", not {where!r}')
         return _Parser(where).parse()
 
+    @abstractmethod
     def mask(self, documents: Documents, count: int) -> Mask:
-        raise NotImplementedError
+        """For each of the segment's documents, so many, whether it meets the condition."""
 
 
 @dataclass(frozen=True)

@@ -23,19 +23,15 @@ from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..frequencies import Frequencies
 from ..gather import cell_lists, check_gatherer, faiss_ivfpq
 from ..gather.files import CELLS_OF_EMBEDDINGS
-from ..maxsim import whole_dwords
 from ..progress import progress_bar
 from ..records import Document, EncodedText
 from .checksums import BLOCK_ROWS, block_checksums, describe_files
 from .codebooks import Learnt
 from .documents import DocumentWriter
+from .rows import SAMPLE, UNIT, reach_of, share_beyond, store_residuals, store_rows
 from .segments import write_frequencies
 from .storage import SegmentRecord, new_array, open_array
-from .stores import Float16Store, Int8Store, Residuals, Store, check_store, encode_residuals, fit_levels
-
-_BLOCK = 65_536  # rows converted at a time
-_SAMPLE = 200_000  # rows that decide the int8 step
-_UNIT = 0.01  # how far from 1 a length may be
+from .stores import Float16Store, Int8Store, Store, check_store
 
 Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl, line 7"), for error messages
 
@@ -130,7 +126,7 @@ class SegmentWriter:
         if np.abs(encoded.embeddings).max(initial=0) > np.finfo(np.float16).max:
             raise UsageError(f"document {len(self._lengths) + 1} has embeddings too large to store: normalise them")
         norms = np.linalg.norm(encoded.embeddings, axis=1)
-        self._unit &= bool((np.abs(norms - 1) < _UNIT).all())
+        self._unit &= bool((np.abs(norms - 1) < UNIT).all())
         self._staged["rows"].write(encoded.embeddings.astype(np.float16).tobytes())
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
@@ -146,7 +142,7 @@ class SegmentWriter:
         for file in self._staged.values():
             file.flush()
         total = sum(self._lengths)
-        return total, _share_beyond(_map(self._staged["rows"], np.float16, (total, self.dim or 0)), int8)
+        return total, share_beyond(_map(self._staged["rows"], np.float16, (total, self.dim or 0)), int8)
 
     def finish(
         self,
@@ -173,17 +169,17 @@ class SegmentWriter:
         rows: Any = None  # what reads like the stored embeddings
         if recipe.has_int8:
             int8 = learnt.int8 or self._fit_int8(staged, int8)
-            rows = _store_rows(folder / _name_of_int8(store), staged, int8, progress)
-            clipped = _share_beyond(staged, int8)
+            rows = store_rows(folder / _name_of_int8(store), staged, int8, progress)
+            clipped = share_beyond(staged, int8)
             learnt = learnt._replace(int8=int8)
             if recipe.has_cells:
                 learnt, spread = _find_cells(folder, offsets, token_ids, rows, learnt, store, progress)
         if store == "residual4":
-            learnt, rows = _store_residuals(folder, rows, learnt, progress)
+            learnt, rows = store_residuals(folder, rows, learnt, progress)
         if store == "float16":
-            rows = _store_rows(folder / "embeddings.npy", staged, Float16Store(), progress)
+            rows = store_rows(folder / "embeddings.npy", staged, Float16Store(), progress)
         unit = self._unit if unit is None else unit
-        reach = None if store == "float16" or learnt.int8 is None else _reach(learnt.int8, rows)
+        reach = None if store == "float16" or learnt.int8 is None else reach_of(learnt.int8, rows)
         finish_rows(folder, recipe, offsets, rows, learnt.int8, unit, progress)
         rows = staged = token_ids = token_kinds = None  # nothing stays mapped, so that the staged files can go anywhere
         for path in folder.glob("staged.*"):
@@ -204,7 +200,7 @@ class SegmentWriter:
 
     def _fit_int8(self, staged: NDArray[np.float16], earlier: Int8Store | None) -> Int8Store:
         centre = self._sum / max(len(staged), 1) if len(staged) else np.zeros(staged.shape[1])
-        sample = staged[:: max(1, len(staged) // _SAMPLE)].astype(np.float32)
+        sample = staged[:: max(1, len(staged) // SAMPLE)].astype(np.float32)
         fitted = Int8Store.fit(centre.astype(np.float32), sample)
         return earlier if earlier is not None and earlier.is_near(fitted) else fitted
 
@@ -262,65 +258,6 @@ def _find_cells(
             return codebook, cell_lists.place(folder, offsets, rows, codebook.centroids, homes, advance)
         centroids, spread = cell_lists.learn(folder, offsets, token_ids, rows, homes, advance)
         return codebook._replace(centroids=centroids, spread=spread), spread
-
-
-def _store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress: bool | None) -> NDArray[Any]:
-    dtype = store.encode(np.empty((0, staged.shape[1]), dtype=np.float32)).dtype
-    rows = new_array(path, dtype, staged.shape)
-    with progress_bar("storing embeddings", len(staged), "embeddings", progress) as advance:
-        for start in range(0, len(staged), _BLOCK):
-            block = staged[start : start + _BLOCK].astype(np.float32)
-            rows[start : start + len(block)] = store.encode(block)
-            advance(len(block))
-    return rows
-
-
-def _share_beyond(rows: NDArray[np.float16], int8: Int8Store) -> float:
-    """Which share of the values does not fit the scale; estimated, of very many."""
-    sample = rows[:: max(1, len(rows) // _SAMPLE)]
-    beyond = 0
-    for start in range(0, len(sample), _BLOCK):
-        away = np.abs(sample[start : start + _BLOCK].astype(np.float32) - int8.centre)
-        beyond += int((away > 127.5 * int8.step).sum())
-    return beyond / max(sample.size, 1)
-
-
-def are_of_unit_length(store: Store, rows: Any) -> bool:
-    for start in range(0, rows.shape[0], _BLOCK):
-        norms = np.linalg.norm(store.decode(rows[start : start + _BLOCK]), axis=1)
-        if (np.abs(norms - 1) >= _UNIT).any():
-            return False
-    return True
-
-
-def _store_residuals(
-    folder: Path, rows: NDArray[np.int8], codebook: Learnt, progress: bool | None
-) -> tuple[Learnt, Residuals]:
-    """int8 rows to 4-bit codes around the centroids of their cells, which are there already."""
-    centroids = codebook.centroids
-    assert centroids is not None
-    homes = open_array(folder / CELLS_OF_EMBEDDINGS)
-    levels = codebook.levels
-    if levels is None:
-        sample = slice(None, None, max(1, len(rows) // (_SAMPLE // 10)))
-        levels = fit_levels(whole_dwords(rows[sample]).astype(np.int16) - centroids[homes[sample]])
-    codes = new_array(folder / "embeddings.npy", np.uint8, (len(rows), centroids.shape[1] // 2))
-    with progress_bar("coding residuals", len(rows), "embeddings", progress) as advance:
-        for start in range(0, len(rows), _BLOCK):
-            some = slice(start, start + _BLOCK)
-            codes[some] = encode_residuals(whole_dwords(rows[some]), centroids[homes[some]], levels)
-            advance(len(codes[some]))
-    return codebook._replace(levels=levels), Residuals(codes, homes, centroids, levels, rows.shape[1])
-
-
-def _reach(store: Int8Store, rows: Any) -> tuple[float, float]:
-    """The longest stored embedding and the largest distance of one from the centre."""
-    longest, farthest = 0.0, 0.0
-    for start in range(0, rows.shape[0], _BLOCK):
-        decoded = store.decode(rows[start : start + _BLOCK])
-        longest = max(longest, float(np.linalg.norm(decoded, axis=1).max(initial=0)))
-        farthest = max(farthest, float(np.linalg.norm(decoded - store.centre, axis=1).max(initial=0)))
-    return longest * (1 + 1e-6), farthest * (1 + 1e-6)
 
 
 def _map(file: IO[bytes], dtype: type[np.generic], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -31,9 +31,10 @@ from ..gather.cells import Lists
 from ..gather.files import CELLS_OF_EMBEDDINGS
 from ..progress import progress_bar
 from ..records import Document, EncodedText
-from .building import Made, Recipe, are_of_unit_length, finish_rows, write_segment, write_tokens
+from .building import Made, Recipe, finish_rows, write_segment, write_tokens
 from .checksums import BLOCK_ROWS, describe_files
 from .documents import DocumentWriter
+from .rows import are_of_unit_length
 from .segments import Segment, rows_of
 from .snapshot import Snapshot
 from .storage import Manifest, SegmentRecord, new_array, widest
