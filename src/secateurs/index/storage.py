@@ -132,9 +132,9 @@ class Manifest:
         content = asdict(self)
         content["checksum"] = _checksum(content)
         packed = json.dumps(content, indent=2, ensure_ascii=False).encode()
-        _write_whole(folder / MANIFEST, packed)
+        write_whole(folder / MANIFEST, packed)
         with suppress(OSError):  # the change is made; the next one writes the copy again
-            _write_whole(folder / MANIFEST_COPY, packed)
+            write_whole(folder / MANIFEST_COPY, packed)
 
     @classmethod
     def read(cls, folder: Path, name: str = MANIFEST) -> Manifest:
@@ -196,7 +196,7 @@ class Manifest:
                 yield DELETIONS, record.deletions.name
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
         file.write(content)
