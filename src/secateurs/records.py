@@ -94,6 +94,7 @@ class SearchSettings:
     effort: str = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
     where: str | None = None  # which documents may be found: see filters.py
     frequencies: str = "collection"  # whose token frequencies order the embeddings: its, or of those "matching" where
+    partial: bool = False  # over shards: leave out those that cannot be reached, instead of failing
 
     def __post_init__(self) -> None:
         if isinstance(self.p, str) and self.p != "auto":
@@ -111,6 +112,8 @@ class SearchSettings:
             raise UsageError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
         if self.frequencies not in FREQUENCIES:
             raise UsageError(f"frequencies is one of {', '.join(FREQUENCIES)}, not {self.frequencies!r}")
+        if not isinstance(self.partial, bool):
+            raise UsageError(f"partial is True or False, not {self.partial!r}")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SearchSettings:
@@ -157,7 +160,8 @@ class SearchStats:
     documents_scored: int  # of those, scored exactly
     documents_in_index: int
     documents_matching: int  # of those, what `where` lets through
-    milliseconds: Mapping[str, float]  # encode, filter, prune, gather, score, fetch
+    milliseconds: Mapping[str, float]  # encode, filter, prune, gather, score, fetch; over shards, the slowest; cluster
+    shards_missing: int = 0  # that could not be reached: their documents are not in the ranking
 
     @property
     def total_milliseconds(self) -> float:

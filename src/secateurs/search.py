@@ -25,21 +25,13 @@ if TYPE_CHECKING:
 
 
 def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> Ranking:
-    watch = _Stopwatch()
+    watch = Stopwatch()
     snapshot = index.snapshot
     encoded = index.encode_query(query)
     watch.lap("encode")
     prepared = prepare(snapshot, encoded, settings, watch)
     watch.lap("prune")
-    documents, seen = gather(snapshot, encoded, prepared)
-    watch.lap("gather")
-    scores = np.empty(0)
-    if len(documents):
-        query_for_rows = snapshot.store.prepare(encoded.embeddings, prepared.ordered)
-        scores = snapshot.score(query_for_rows, documents, settings.k)
-    watch.lap("score")
-    hits = _best(snapshot, documents, scores, settings.k)
-    watch.lap("fetch")
+    hits, seen, scored = find(snapshot, encoded, prepared, watch)
     return Ranking(
         hits=tuple(hits),
         query=encoded,
@@ -49,12 +41,27 @@ def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> 
             query_embeddings=len(encoded),
             embeddings_kept=len(prepared.kept),
             documents_gathered=seen,
-            documents_scored=len(documents),
+            documents_scored=scored,
             documents_in_index=len(snapshot),
             documents_matching=prepared.matching,
             milliseconds=watch.laps,
         ),
     )
+
+
+def find(snapshot: Snapshot, query: EncodedText, prepared: Prepared, watch: Stopwatch) -> tuple[list[Hit], int, int]:
+    """The k best, how many documents were gathered, and how many of them scored."""
+    k = prepared.plan.k
+    documents, seen = gather(snapshot, query, prepared)
+    watch.lap("gather")
+    scores = np.empty(0)
+    if len(documents):
+        query_for_rows = snapshot.store.prepare(query.embeddings, prepared.ordered)
+        scores = snapshot.score(query_for_rows, documents, k)
+    watch.lap("score")
+    hits = _best(snapshot, documents, scores, k)
+    watch.lap("fetch")
+    return hits, seen, len(documents)
 
 
 class Prepared(NamedTuple):
@@ -72,8 +79,13 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    snapshot: Snapshot, query: EncodedText, settings: SearchSettings, watch: _Stopwatch | None = None
+    snapshot: Snapshot,
+    query: EncodedText,
+    settings: SearchSettings,
+    watch: Stopwatch | None = None,
+    ordered: Positions | None = None,
 ) -> Prepared:
+    """`ordered` is given where frequencies beyond this snapshot's have decided already."""
     allowed, matching, frequencies = snapshot.live, len(snapshot), snapshot.frequencies
     if settings.where is not None:
         filtered = snapshot.filtered(settings.where)
@@ -83,7 +95,9 @@ def prepare(
     if watch is not None:
         watch.lap("filter")
     plan = make_plan(settings, query, snapshot.prepared, len(snapshot), matching)
-    return Prepared(plan, frequencies, order_positions(plan.order, query, frequencies), allowed, matching)
+    if ordered is None:
+        ordered = order_positions(plan.order, query, frequencies)
+    return Prepared(plan, frequencies, ordered, allowed, matching)
 
 
 def gather(snapshot: Snapshot, query: EncodedText, prepared: Prepared) -> tuple[NDArray[np.int64], int]:
@@ -139,7 +153,13 @@ def _best(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.f
     return [Hit(docno, -minus, found.text, found.metadata) for minus, docno, found in best]
 
 
-class _Stopwatch:
+def warm_up(index: Index) -> None:
+    """Kernels are compiled and files are read by the first search: better now than while somebody waits."""
+    one = EncodedText(np.zeros((1, index.dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
+    search(index, one, SearchSettings())
+
+
+class Stopwatch:
     def __init__(self) -> None:
         self._last = perf_counter()
         self.laps: dict[str, float] = {}

@@ -78,7 +78,7 @@ def shard_names(count: int) -> list[str]:
 
 def hash_of(docno: str) -> int:
     """64 bits of a docno, the same everywhere and for ever: which shard it is in depends on them."""
-    return int.from_bytes(hashlib.blake2b(docno.encode(), digest_size=8).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(docno.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def shard_of(docno: str, shards: int) -> int:

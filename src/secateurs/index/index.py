@@ -5,21 +5,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .. import explain as explaining
 from .. import search as searching
 from ..corpus import OnBad, count_documents, read_places
 from ..encoders import DEFAULT_MODEL, Encoder, load_encoder
-from ..errors import EncoderMismatchError, SecateursError, UsageError
+from ..errors import EncoderMismatchError, UsageError
 from ..frequencies import Frequencies
-from ..importance import Order
+from ..importance import Order, Positions
 from ..records import Document, EncodedText, Ranking, SearchSettings
 from ..version import __version__
 from .building import Recipe, write_segment
 from .checking import check_snapshot
 from .compaction import live_documents
+from .encoding import EncodesQueries
 from .segments import Segment
 from .snapshot import Snapshot
 from .storage import SEGMENTS, Manifest
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
-class Index:
+class Index(EncodesQueries):
     """An index on disk, open for searching. Safe to use from several threads.
 
     >>> index = Index("demo.sec")
@@ -42,12 +45,8 @@ class Index:
 
     def __init__(self, path: str | Path, encoder: Encoder | None = None) -> None:
         """Open an index. Its own encoder is loaded by the first search with text, unless one is given here."""
-        self.path = Path(path)
-        self.snapshot = Snapshot.open(self.path)
-        if encoder is not None:
-            self._check_encoder(encoder)
-        self._encoder = encoder
-        self._lock = Lock()
+        self.snapshot = Snapshot.open(Path(path))
+        super().__init__(Path(path), encoder)
 
     @classmethod
     def build(
@@ -78,7 +77,7 @@ class Index:
             gather = (gather,)
         check_target(Path(path), overwrite)
         loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
-        items, total = _with_places(documents, on_bad)
+        items, total = with_places(documents, on_bad)
 
         def fill(folder: Path) -> Manifest:
             recipe = Recipe(store, tuple(dict.fromkeys(gather)))
@@ -160,8 +159,8 @@ class Index:
         on_bad: OnBad | None,
         replacing: bool,
     ) -> Changes:
-        encoder = None if self.manifest.encoder["kind"] == "precomputed" else self.encoder
-        items, _ = _with_places(documents, on_bad)
+        encoder = self.encoder if self.has_encoder else None
+        items, _ = with_places(documents, on_bad)
         return self._write(lambda writer: writer.add(items, encoder, on_bad, replacing), progress)
 
     def _write(self, change: Callable[[Writer], _T], progress: bool | None = False) -> _T:
@@ -185,13 +184,15 @@ class Index:
         effort: str = SearchSettings.effort,
         where: str | None = SearchSettings.where,
         frequencies: str = SearchSettings.frequencies,
+        partial: bool = SearchSettings.partial,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
         `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. `where` is a filter
-        on the metadata, such as "year >= 2020 and lang = 'en'"; docs/living-index.md has its language. One thread.
+        on the metadata, such as "year >= 2020 and lang = 'en'"; docs/living-index.md has its language. `partial` is
+        about shards (docs/cluster.md): one index is never partial. One thread.
         """
-        settings = SearchSettings(k, p, order, gather, k_prime, nprobe, candidates, effort, where, frequencies)
+        settings = SearchSettings(k, p, order, gather, k_prime, nprobe, candidates, effort, where, frequencies, partial)
         return searching.search(self, query, settings)
 
     def search_many(
@@ -207,6 +208,15 @@ class Index:
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
         return searching.score(self, query, docnos)
+
+    def importance(self, query: EncodedText, **settings: Any) -> tuple[Positions, Frequencies]:
+        """All positions of a query, most important first, and the frequencies that decided it."""
+        prepared = searching.prepare(self.snapshot, query, SearchSettings.of(settings))
+        return prepared.ordered, prepared.frequencies
+
+    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """What MaxSim takes the maxima of, (document tokens, query embeddings); and those tokens' ids."""
+        return self.snapshot.similarities(query, docno)
 
     def retriever(self, **settings: Any) -> Retriever:
         """This search as a PyTerrier transformer, with settings as in `search`: docs/pyterrier.md."""
@@ -227,6 +237,14 @@ class Index:
     @property
     def manifest(self) -> Manifest:
         return self.snapshot.manifest
+
+    @property
+    def encoder_spec(self) -> Mapping[str, Any]:
+        return self.manifest.encoder
+
+    @property
+    def dim(self) -> int:
+        return self.manifest.dim
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -253,43 +271,6 @@ class Index:
         snapshot = self.snapshot
         segment, number = snapshot.place(snapshot.number(docno))
         return Document(*segment.documents.get([number])[0])
-
-    @property
-    def encoder(self) -> Encoder:
-        with self._lock:  # loaded once, however many threads come for it
-            if self._encoder is None:
-                spec = self.manifest.encoder
-                if spec["kind"] not in ("onnx", "st"):
-                    raise SecateursError(
-                        f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
-                        "open it with Index(path, encoder=...), or search with an EncodedText"
-                    )
-                encoder = load_encoder(spec["model"], spec["kind"])
-                self._check_encoder(encoder)
-                self._encoder = encoder
-            return self._encoder
-
-    def encode_query(self, query: str | EncodedText) -> EncodedText:
-        if isinstance(query, EncodedText):
-            encoded = query
-        else:
-            try:
-                query.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
-            encoded = self.encoder.encode_query(query)
-        if self.manifest.dim and encoded.embeddings.shape[1] != self.manifest.dim:
-            raise UsageError(
-                f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, "
-                f"those of the index {self.manifest.dim}"
-            )
-        return encoded
-
-    def token_text(self, token_id: int) -> str:
-        """The wordpiece of a token id, or its number where the index has no encoder."""
-        if self._encoder is None and self.manifest.encoder["kind"] == "precomputed":
-            return f"#{token_id}"
-        return self.encoder.token_text(token_id)
 
     def documents(self) -> Iterator[Document]:
         """Every document with its stored embeddings: to export, or to build another index from with encoder=None."""
@@ -324,26 +305,8 @@ class Index:
         """Read every byte of the index and raise if one differs from what was written, or two parts disagree."""
         check_snapshot(self.snapshot)
 
-    def _check_encoder(self, encoder: Encoder) -> None:
-        stored = self.manifest.encoder
-        if stored["kind"] == "precomputed":
-            if encoder.dim != self.manifest.dim:
-                raise EncoderMismatchError(
-                    f"{self.path} holds {self.manifest.dim}-dimensional embeddings, this encoder makes {encoder.dim}"
-                )
-        elif encoder.spec["fingerprint"] != stored["fingerprint"]:
-            raise EncoderMismatchError(
-                f"{self.path} was built with {stored['model']!r} ({stored['fingerprint']}), and this encoder is "
-                f"{encoder.spec['model']!r} ({encoder.spec['fingerprint']}): their embeddings do not compare. "
-                "Open the index with the encoder that built it, or index the documents again"
-            )
 
-
-def _origin(spec: Mapping[str, Any]) -> str:
-    return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
-
-
-def _with_places(
+def with_places(
     documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
 ) -> tuple[Iterator[tuple[str, Document | Mapping[str, Any]]], int | None]:
     """(place, document) pairs, and how many to expect."""

@@ -21,6 +21,7 @@ from ..frequencies import Frequencies
 from ..gather import GATHERERS, Gatherer, check_gatherer
 from ..gather.exhaustive import Exhaustive
 from ..maxsim import PreparedQuery
+from ..records import EncodedText
 from .checksums import check_files
 from .codebooks import Codebook
 from .locks import FolderGoneError, Hold
@@ -139,6 +140,12 @@ class Snapshot:
         for segment, places, numbers in self.by_segment(documents):
             scores[places] = segment.score(query, numbers, k)
         return scores
+
+    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Every token of a document with every query embedding, (tokens, query embeddings); and the tokens' ids."""
+        segment, number = self.place(self.number(docno))
+        start, end = segment.offsets[number : number + 2]
+        return segment.similarities(self.store.prepare(query.embeddings), number), segment.token_ids[start:end]
 
     def by_segment(self, documents: NDArray[np.int64]) -> list[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
         """For each segment that has some of the documents: their places in the array, their numbers in the segment."""

@@ -17,7 +17,7 @@ from ..records import SearchSettings
 DEPTH = 1000  # hits per query, as in the paper: AP and R@1000 look that deep
 _MOST_SETTINGS = 10_000
 _FREE_TEXT = ("where",)  # a condition may have commas and colons in it
-_NAMES = tuple(field.name for field in fields(SearchSettings))
+_NAMES = tuple(field.name for field in fields(SearchSettings) if field.name != "partial")  # what is measured is whole
 
 
 def sweep(*texts: str, k: int = DEPTH) -> list[SearchSettings]:
@@ -90,7 +90,7 @@ def plain(settings: SearchSettings) -> dict[str, str | int | None]:
     """The settings as a table holds them, in the words of the command line; None is left to the effort."""
     return {
         name: value if name != "p" and (value is None or isinstance(value, int)) else plain_word(name, value)
-        for name, value in vars(settings).items()
+        for name, value in ((name, getattr(settings, name)) for name in _NAMES)
     }
 
 

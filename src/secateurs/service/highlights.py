@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ class _KnowsSpans(Protocol):
 def highlights(index: Index, query: EncodedText, docno: str, text: str) -> list[Highlight] | None:
     """The matched pieces in the order of the text, or None where the encoder cannot tell."""
     try:
-        similarities, token_ids = _similarities(index, query, docno)
+        similarities, token_ids = index.similarities(query, docno)
     except SecateursError:
         return None  # deleted between the search and now
     spans = _spans(index, text, token_ids)
@@ -52,7 +52,7 @@ def highlights(index: Index, query: EncodedText, docno: str, text: str) -> list[
 
 
 def similarity_map(index: Index, query: EncodedText, docno: str) -> SimilarityMap:
-    similarities, token_ids = _similarities(index, query, docno)
+    similarities, token_ids = index.similarities(query, docno)
     text = index.get(docno).text
     spans = _spans(index, text, token_ids) or [None] * len(token_ids)
     return SimilarityMap(
@@ -67,16 +67,8 @@ def similarity_map(index: Index, query: EncodedText, docno: str) -> SimilarityMa
     )
 
 
-def _similarities(index: Index, query: EncodedText, docno: str) -> tuple[NDArray[Any], NDArray[np.int32]]:
-    """(document tokens, query embeddings), and the ids of the document's tokens."""
-    snapshot = index.snapshot
-    segment, number = snapshot.place(snapshot.number(docno))
-    start, end = segment.offsets[number : number + 2]
-    return segment.similarities(snapshot.store.prepare(query.embeddings), number), segment.token_ids[start:end]
-
-
 def _spans(index: Index, text: str, token_ids: NDArray[np.int32]) -> Sequence[Span] | None:
-    if index.manifest.encoder["kind"] == "precomputed":
+    if not index.has_encoder:
         return None
     encoder = index.encoder
     if not isinstance(encoder, _KnowsSpans):

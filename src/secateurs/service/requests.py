@@ -32,6 +32,7 @@ _MEANINGS = {
     "effort": "What p, gather, nprobe and candidates follow where they are left open",
     "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
     "frequencies": "Whose token frequencies the order goes by: of the collection, or of the documents that match",
+    "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
 }
 
 

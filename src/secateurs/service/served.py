@@ -17,7 +17,6 @@ import numpy as np
 from ..errors import SecateursError, UsageError
 from ..index.index import Index
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
-from ..search import prepare
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
@@ -51,10 +50,6 @@ class Served:
         self._refreshed = time.monotonic()
         self.stale = False  # what another process wrote cannot be read
         metrics.documents.labels(name).set_function(lambda: len(index))
-
-    @property
-    def has_encoder(self) -> bool:
-        return bool(self.index.manifest.encoder["kind"] != "precomputed")
 
     def search(self, query: str | EncodedText, settings: Mapping[str, Any], details: bool) -> SearchAnswer:
         ranking = self._search(query, settings)
@@ -169,16 +164,16 @@ class Served:
         gather = settings.get("gather", SearchSettings.gather)
         if gather not in ("auto", *self.index.prepared):
             raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.prepared)} only")
-        if isinstance(query, str) and not self.has_encoder:
+        if isinstance(query, str) and not self.index.has_encoder:
             raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
 
     def _check_documents(self, documents: Sequence[Document]) -> None:
-        dim = self.index.manifest.dim
+        dim = self.index.dim
         for number, document in enumerate(documents):
             wrong = None
-            if self.has_encoder and document.encoded is not None:
+            if self.index.has_encoder and document.encoded is not None:
                 wrong = "are made by this index's own encoder: send the text only"
-            elif not self.has_encoder and document.encoded is None:
+            elif not self.index.has_encoder and document.encoded is None:
                 wrong = "are missing: this index was built without an encoder"
             elif document.encoded is not None and document.encoded.embeddings.shape[1] != dim:
                 wrong = f"have {document.encoded.embeddings.shape[1]} dimensions, those of the index {dim}"
@@ -202,8 +197,8 @@ class Served:
 
     def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
         query = ranking.query
-        prepared = prepare(self.index.snapshot, query, SearchSettings(**settings))
-        counts = prepared.frequencies.collection_frequency(query.token_ids)
+        ordered, frequencies = self.index.importance(query, **settings)
+        counts = frequencies.collection_frequency(query.token_ids)
         kept = set(ranking.kept)
         return [
             QueryToken(
@@ -214,7 +209,7 @@ class Served:
                 importance=importance,
                 kept=position in kept,
             )
-            for importance, position in enumerate(prepared.ordered.tolist(), start=1)
+            for importance, position in enumerate(ordered.tolist(), start=1)
         ]
 
     def _missing(self, docno: str) -> Problem:

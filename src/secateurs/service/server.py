@@ -16,7 +16,7 @@ import uvicorn
 from ..encoders import Encoder
 from ..errors import SecateursError, UsageError
 from ..index.index import Index
-from ..records import TokenKind
+from ..search import warm_up
 from .app import Access, create_app
 from .keys import ApiKeys
 from .limits import Limits
@@ -67,24 +67,16 @@ def open_indexes(paths: Sequence[Path]) -> dict[str, Index]:
     opened = {}
     for name, path in named.items():
         index = Index(path)
-        fingerprint = index.manifest.encoder.get("fingerprint")
+        fingerprint = index.encoder_spec.get("fingerprint")
         if fingerprint is not None and fingerprint in encoders:
             index = Index(path, encoders[fingerprint])
-        elif index.manifest.encoder["kind"] != "precomputed":
+        elif index.has_encoder:
             encoders[str(fingerprint)] = index.encoder
-        _warm_up(index)
+        if index.has_encoder:
+            index.encode_query("warm up")
+        warm_up(index)
         opened[name] = index
     return opened
-
-
-def _warm_up(index: Index) -> None:
-    """Kernels are compiled and files are read by the first search: better now than while somebody waits."""
-    if index.manifest.encoder["kind"] == "precomputed":
-        from ..records import EncodedText
-
-        index.search(EncodedText([[0.0] * index.manifest.dim], [0], [TokenKind.WORD]))  # type: ignore[arg-type]
-    else:
-        index.search("warm up", p=3)
 
 
 def host_names(host: str, allowed: Iterable[str]) -> frozenset[str] | None:

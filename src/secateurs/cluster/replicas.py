@@ -1,0 +1,243 @@
+"""Shards on Ray: an actor for each replica of each, and what happens when one of them is gone.
+
+A call goes to the replica with the least to do. If its actor or node dies, or it says nothing for a while, the call
+goes to another replica. A replica that failed is not asked again until it has answered a probe; Ray starts its actor
+anew meanwhile, on a node that lives, and the actor opens its shard by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from ..errors import UsageError, require
+from .fleet import LOG, Arguments, ShardsMissingError
+from .layout import Layout, ShardRecord
+from .ray_connection import connect
+from .shard import Shard
+
+_THREADS = 8  # calls that an actor works on at once
+_PATIENCE = 0.5  # seconds after which another replica is asked too
+_PAUSE = 0.02
+_SECONDS_TO_START = 60.0
+_SECONDS_TO_WRITE = 60.0  # that a write waits for a replica to come back; one that runs has all the time it needs
+_SECONDS_BETWEEN_STARTS = 1.0
+
+
+class ShardActor:
+    """A process with one shard. If it cannot be opened, the next call tries again."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = Lock()
+        self._shard: Shard | None = None
+
+    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        with self._lock:
+            if self._shard is None:
+                self._shard = Shard(self._path)
+        return getattr(self._shard, method)(*arguments)
+
+    def probe(self) -> None:
+        self.call("state", (0, None))
+
+
+@dataclass(slots=True, eq=False)
+class _Replica:
+    record: ShardRecord
+    number: int  # which of the shard's replicas, and where on the round of nodes it begins
+    actor: Any = None
+    started: float = -_SECONDS_BETWEEN_STARTS
+    waiting: int = 0  # calls that have not come back
+    suspect: bool = False
+    probe: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One method on one shard, until some replica has answered."""
+
+    shard: int
+    arguments: tuple[Any, ...]
+    sent: float = 0.0
+    asked: set[_Replica] = field(default_factory=set)  # that have it now, or refused it
+    running: int = 0
+    refusal: BaseException | None = None
+
+
+class RayFleet:
+    def __init__(self, path: Path, layout: Layout, address: str, replicas: int, seconds: float) -> None:
+        connect(address)
+        self._ray = require("ray", "ray")
+        self._path, self._layout, self._seconds = path, layout, seconds
+        self._starting = Lock()
+        self._replicas = [
+            [_Replica(record, shard + number) for number in range(replicas)]
+            for shard, record in enumerate(layout.shards)
+        ]
+        everybody = [replica for some in self._replicas for replica in some]
+        for replica in everybody:
+            self._start(replica)
+            replica.suspect, replica.probe = True, replica.actor and replica.actor.probe.remote()
+        probes = [replica.probe for replica in everybody if replica.probe is not None]
+        if probes:
+            self._ray.wait(probes, num_returns=len(probes), timeout=_SECONDS_TO_START)
+
+    def close(self) -> None:
+        for replica in (replica for some in self._replicas for replica in some):
+            if replica.actor is not None and self._ray.is_initialized():
+                self._ray.kill(replica.actor)
+
+    def ask(self, method: str, arguments: Arguments, partial: bool) -> dict[int, Any]:
+        deadline = time.monotonic() + self._seconds
+        calls = {shard: _Call(shard, given) for shard, given in arguments.items()}
+        running: dict[Any, tuple[_Call, _Replica]] = {}
+        answers: dict[int, Any] = {}
+        try:
+            while calls:
+                for call in list(calls.values()):
+                    self._send(method, call, running)
+                    if call.running == 0 and (partial or call.refusal is not None):
+                        self._give_up(call, partial)
+                        del calls[call.shard]
+                if running:
+                    left = max(deadline - time.monotonic(), 0)
+                    ready, _ = self._ray.wait(list(running), num_returns=len(running), timeout=min(_PATIENCE, left))
+                    for reference in ready:
+                        call, replica = running.pop(reference)
+                        if self._take(reference, call, replica, answers):
+                            calls.pop(call.shard, None)
+                elif calls:
+                    time.sleep(_PAUSE)
+                if calls and time.monotonic() > deadline:
+                    for call in calls.values():
+                        self._give_up(call, partial)
+                    break
+        finally:
+            for call, replica in running.values():
+                replica.waiting -= 1
+                if call.shard not in answers:  # nobody was faster: it is stuck
+                    self._suspect(replica)
+        return answers
+
+    def write(self, method: str, again: str, shard: int, arguments: tuple[Any, ...]) -> Any:
+        deadline = time.monotonic() + _SECONDS_TO_WRITE
+        while True:
+            call = _Call(shard, arguments)
+            running: dict[Any, tuple[_Call, _Replica]] = {}
+            self._send(method, call, running)
+            answers: dict[int, Any] = {}
+            for reference, (_, replica) in running.items():
+                if self._take(reference, call, replica, answers):
+                    return answers[shard]
+                if call.refusal is not None:
+                    raise call.refusal
+                method = again  # perhaps it was done, perhaps not
+            if time.monotonic() > deadline:
+                self._give_up(call, partial=False)
+            time.sleep(_PAUSE)
+
+    def _send(self, method: str, call: _Call, running: dict[Any, tuple[_Call, _Replica]]) -> None:
+        """To the replica with the least to do, unless one has it and is still in time."""
+        if call.running and time.monotonic() - call.sent < _PATIENCE:
+            return
+        free = [one for one in self._replicas[call.shard] if one not in call.asked and self._is_well(one)]
+        if free:
+            replica = min(free, key=lambda one: one.waiting)
+            reference = replica.actor.call.remote(method, call.arguments)
+            replica.waiting += 1
+            call.asked.add(replica)
+            call.running += 1
+            call.sent = time.monotonic()
+            running[reference] = (call, replica)
+
+    def _take(self, reference: Any, call: _Call, replica: _Replica, answers: dict[int, Any]) -> bool:
+        """What came back; False if it is no answer, and another replica must be asked."""
+        replica.waiting -= 1
+        call.running -= 1
+        try:
+            answers.setdefault(call.shard, self._ray.get(reference))
+            return True
+        except self._ray.exceptions.RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, UsageError):  # no other replica will like it better
+                raise cause from None
+            call.refusal = cause
+            LOG.warning("%s: %s", self._layout.shards[call.shard].name, cause)
+        except self._ray.exceptions.RayError as error:
+            LOG.warning("%s: a replica is lost (%s)", self._layout.shards[call.shard].name, type(error).__name__)
+            self._suspect(replica)
+            call.asked.discard(replica)  # when it is back, it may be asked again
+        return False
+
+    def _give_up(self, call: _Call, partial: bool) -> None:
+        record = self._layout.shards[call.shard]
+        if partial:
+            return
+        if call.refusal is not None:
+            raise call.refusal
+        where = f" (on node {record.node!r})" if record.node is not None else ""
+        raise ShardsMissingError(
+            f"{record.name} of {self._path}{where} cannot be reached: try again, or take the answer of the others "
+            "with  partial=True  (--partial)"
+        )
+
+    def _suspect(self, replica: _Replica) -> None:
+        replica.suspect, replica.probe = True, None
+
+    def _is_well(self, replica: _Replica) -> bool:
+        """One that failed must answer a probe first."""
+        if not replica.suspect:
+            return True
+        exceptions = self._ray.exceptions
+        with self._starting:
+            if not replica.suspect:
+                return True
+            if replica.probe is not None and self._ray.wait([replica.probe], timeout=0)[0]:
+                try:
+                    self._ray.get(replica.probe)
+                    replica.suspect = False
+                except exceptions.RayTaskError:
+                    replica.suspect = False  # it lives; what is wrong with its shard is told to whoever asks
+                except exceptions.ActorUnavailableError:
+                    pass  # it is being started anew
+                except exceptions.RayError:
+                    replica.actor = None
+                replica.probe = None
+            if replica.suspect and replica.probe is None:
+                if replica.actor is None:
+                    self._start(replica)
+                if replica.actor is not None:
+                    replica.probe = replica.actor.probe.remote()
+            return not replica.suspect
+
+    def _start(self, replica: _Replica) -> None:
+        """An actor on the replica's own node if the shard is on that node's disk, else preferably on the next one."""
+        if time.monotonic() - replica.started < _SECONDS_BETWEEN_STARTS:
+            return
+        replica.started = time.monotonic()
+        nodes = sorted(
+            (node["NodeName"], node["NodeID"])
+            for node in self._ray.nodes()
+            if node["Alive"] and (node["Resources"].get("CPU") or node["NodeName"] == replica.record.node)
+        )
+        if replica.record.node is not None:
+            nodes = [node for node in nodes if node[0] == replica.record.node]
+        if not nodes:
+            return
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        _, node_id = nodes[replica.number % len(nodes)]
+        replica.actor = (
+            self._ray.remote(ShardActor)
+            .options(
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=_THREADS,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=replica.record.node is None),
+            )
+            .remote(str(self._path / replica.record.name))
+        )

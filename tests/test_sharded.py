@@ -1,0 +1,314 @@
+"""Shards answer as one index does. Here all of them are in this process; test_cluster.py has them on Ray."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import QUERIES, random_documents, random_text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from secateurs import Document, EncodedText, Frequencies, Index
+from secateurs.cluster.layout import SHARDS, Layout, ShardRecord, hash_of, shard_names, shard_of
+from secateurs.cluster.sharded import ShardedIndex
+from secateurs.corpus import BadDocumentError
+from secateurs.effort import share
+from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.errors import DamagedIndexError, DuplicateDocumentError, SecateursError, UsageError
+from secateurs.index.stores import Int8Store
+from secateurs.records import Ranking
+
+
+def make_shards(path: Path, documents: list[Document], shards: int, **options: Any) -> Path:
+    """Without Ray: each shard is an ordinary index."""
+    names = shard_names(shards)
+    for number, name in enumerate(names):
+        own = [document for document in documents if shard_of(document.docno, shards) == number]
+        Index.build(path / name, own, **({"encoder": None} | options))
+    Layout(tuple(map(ShardRecord, names)), "a test").write(path)
+    return path
+
+
+def hits_of(ranking: Ranking) -> list[tuple[str, float]]:
+    return [(hit.docno, hit.score) for hit in ranking]
+
+
+def without_times(ranking: Ranking) -> Any:
+    return hits_of(ranking), ranking.kept, replace(ranking.stats, milliseconds={})
+
+
+@given(
+    st.integers(1, 60),
+    st.integers(1, 5),
+    st.integers(1, 70),
+    st.sampled_from([None, 1, 3, "auto"]),
+    st.sampled_from(["icf", "idf", "first", "random"]),
+    st.sampled_from([None, "i >= 10", "i in (3, 4, 5)"]),
+    st.sampled_from(["collection", "matching"]),
+    st.integers(0, 5),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_exhaustive_over_shards_is_bit_for_bit_one_index(
+    tmp_path_factory: pytest.TempPathFactory,
+    documents: int,
+    shards: int,
+    k: int,
+    p: Any,
+    order: str,
+    where: str | None,
+    frequencies: str,
+    seed: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("shards")
+    made = random_documents(documents)
+    one = Index.build(folder / "one.sec", made, encoder=None, store="float16")
+    query = random_text(np.random.default_rng(seed), 6)
+    how = {"k": k, "p": p, "order": order, "where": where, "frequencies": frequencies, "gather": "exhaustive"}
+    with ShardedIndex(make_shards(folder / "many.sec", made, shards, store="float16")) as many:
+        assert len(many) == documents
+        assert without_times(many.search(query, **how)) == without_times(one.search(query, **how))
+
+
+def test_equal_scores_go_by_docno_across_shards(tmp_path: Path) -> None:
+    same = random_text(np.random.default_rng(0), 3)
+    documents = [Document(f"d{i}", "", {}, same) for i in range(20)]
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents, 4)) as many:
+        ranking = many.search(same, k=7)
+    assert [hit.docno for hit in ranking] == ["d0", "d1", "d10", "d11", "d12", "d13", "d14"]
+    assert len({hit.score for hit in ranking}) == 1
+
+
+def test_importance_goes_by_the_frequencies_of_all_shards(tmp_path: Path) -> None:
+    """Token 1 is rare in one shard and frequent in the other; token 2 is the rarer one of the collection."""
+    rng = np.random.default_rng(0)
+
+    def text(ids: list[int]) -> EncodedText:
+        return replace(random_text(rng, len(ids)), token_ids=np.array(ids, dtype=np.int32))
+
+    here = [f"d{i}" for i in range(50) if shard_of(f"d{i}", 2) == 0]
+    there = [f"d{i}" for i in range(50) if shard_of(f"d{i}", 2) == 1]
+    documents = [Document(here[0], "", {}, text([1, 2, 2]))]
+    documents += [Document(docno, "", {}, text([1, 1])) for docno in there[:5]]
+    query = text([1, 2])
+    path = make_shards(tmp_path / "many.sec", documents, 2)
+    assert Index(path / "shard-0000").search(query, p=1, gather="cells").kept == (0,)
+    with ShardedIndex(path) as many:
+        assert many.frequencies.collection_frequency([1, 2]).tolist() == [11, 2]
+        assert many.search(query, p=1, gather="cells").kept == (1,)
+        # and they follow what is written
+        many.add([Document(docno, "", {}, text([2] * 10)) for docno in there[5:7]])
+        assert many.frequencies.collection_frequency([1, 2]).tolist() == [11, 22]
+        assert many.search(query, p=1, gather="cells").kept == (0,)
+        many.delete(there[5:7])
+        assert many.frequencies.collection_frequency([1, 2]).tolist() == [11, 2]
+        assert many.search(query, p=1, gather="cells").kept == (1,)
+
+
+def test_cells_over_shards_find_what_one_index_finds(
+    tmp_path: Path, encoded_passages: list[Document], encoded_queries: list[EncodedText]
+) -> None:
+    one = Index.build(tmp_path / "one.sec", encoded_passages, encoder=None)
+    path = make_shards(tmp_path / "many.sec", encoded_passages, 3, gather=("cells", "faiss"))
+    found = {"cells": 0.0, "faiss": 0.0}
+    with ShardedIndex(path) as many:
+        for query in encoded_queries:
+            exact = {hit.docno for hit in one.search(query, effort="exact")}
+            for gather in found:
+                ranking = many.search(query, gather=gather, p=8)
+                assert len(ranking.kept) == 8
+                assert len(ranking) == 10
+                found[gather] += len(exact & {hit.docno for hit in ranking}) / len(exact) / len(encoded_queries)
+    assert found["cells"] > 0.9
+    assert found["faiss"] > 0.9
+
+
+def test_explanations_and_similarities_are_those_of_one_index(
+    tmp_path: Path, encoded_passages: list[Document], encoded_queries: list[EncodedText]
+) -> None:
+    one = Index.build(tmp_path / "one.sec", encoded_passages, encoder=None, store="float16")
+    path = make_shards(tmp_path / "many.sec", encoded_passages, 3, store="float16")
+    query = encoded_queries[0]
+    with ShardedIndex(path) as many:
+        for docno in [one.search(query, effort="exact")[2].docno, encoded_passages[-1].docno]:
+            assert many.explain(query, docno, effort="exact") == one.explain(query, docno, effort="exact")
+            ours, theirs = many.similarities(query, docno), one.similarities(query, docno)
+            assert np.array_equal(ours[0], theirs[0])
+            assert np.array_equal(ours[1], theirs[1])
+            assert many.get(docno) == one.get(docno)
+            assert docno in many
+        assert "nobody" not in many
+        with pytest.raises(SecateursError, match="no document 'nobody'"):
+            many.get("nobody")
+        with pytest.raises(SecateursError, match="no document 'nobody'"):
+            many.explain(query, "nobody")
+
+
+def test_an_int8_collection_with_one_scale_is_bit_for_bit_one_index(
+    tmp_path: Path, encoded_passages: list[Document], encoded_queries: list[EncodedText], monkeypatch: Any
+) -> None:
+    scale = Int8Store.fit(np.full(96, 0.01, dtype=np.float32), encoded_passages[0].encoded.embeddings)  # type: ignore[union-attr]
+    monkeypatch.setattr(Int8Store, "fit", lambda centre, sample: scale)
+    one = Index.build(tmp_path / "one.sec", encoded_passages, encoder=None)
+    with ShardedIndex(make_shards(tmp_path / "many.sec", encoded_passages, 4)) as many:
+        for query in encoded_queries:
+            assert hits_of(many.search(query, effort="exact", k=50)) == hits_of(one.search(query, effort="exact", k=50))
+
+
+def test_writes_go_to_the_shard_of_the_docno_and_nothing_is_lost(tmp_path: Path) -> None:
+    documents = random_documents(60)
+    path = make_shards(tmp_path / "many.sec", documents[:30], 3)
+    with ShardedIndex(path) as many:
+        assert many.add(documents[30:]).added == 30
+        changed = [replace(document, text="changed") for document in documents[10:20]]
+        fresh = Document("fresh", "", {}, documents[0].encoded)
+        changes = many.update([*changed, fresh])
+        assert (changes.added, changes.replaced) == (1, 10)
+        changes = many.delete(["d000", "nobody", "d030", "no one"])
+        assert (changes.deleted, changes.missing) == (2, ("nobody", "no one"))
+        assert len(many) == 59
+        assert many.get("d015").text == "changed"
+        many.compact()
+        many.check()
+        assert len(many) == 59
+        assert many.info()["documents"] == 59
+    held = {}
+    for number, name in enumerate(shard_names(3)):
+        for document in Index(path / name).documents():
+            assert shard_of(document.docno, 3) == number
+            assert document.docno not in held
+            held[document.docno] = document.text
+    expected = {document.docno: document.text for document in documents} | {"fresh": ""}
+    expected |= {document.docno: "changed" for document in changed}
+    del expected["d000"], expected["d030"]
+    assert held == expected
+
+
+def test_a_write_that_cannot_be_done_whole_is_not_begun(tmp_path: Path) -> None:
+    documents = random_documents(30)
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 3)) as many:
+        with pytest.raises(DuplicateDocumentError, match=r"document 3: docno 'd005' is in the index already"):
+            many.add([documents[25], documents[26], documents[5]])
+        with pytest.raises(DuplicateDocumentError, match=r"document 2: docno 'd025' is already that of document 1"):
+            many.add([documents[25], documents[25]])
+        with pytest.raises(BadDocumentError, match=r"document 2: no docno"):
+            many.update([documents[25], {"text": "no name"}])
+        assert len(many) == 20
+        told: list[str] = []
+        assert many.add([documents[25], documents[5], {"text": "no name"}], on_bad=told.append).added == 1
+        assert len(told) == 2
+        assert len(many) == 21
+
+
+def test_what_another_process_writes_is_seen_and_counted(tmp_path: Path) -> None:
+    documents = random_documents(40)
+    path = make_shards(tmp_path / "many.sec", documents[:30], 2)
+    with ShardedIndex(path) as reader, ShardedIndex(path) as writer:
+        writer.add(documents[30:])
+        assert reader.refresh()
+        assert not reader.refresh()
+        assert len(reader) == 40
+        assert reader.frequencies.collection.tolist() == writer.frequencies.collection.tolist()
+        assert len(reader.search(documents[3].encoded, k=40, effort="exact")) == 40  # type: ignore[arg-type]
+
+
+def test_a_shard_that_fails_in_mid_search_is_an_error_or_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = random_documents(40)
+    query = random_text(np.random.default_rng(1), 4)
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents, 4)) as many:
+
+        def broken(*arguments: object) -> None:
+            raise DamagedIndexError("a block was altered")
+
+        monkeypatch.setattr(many._fleet._shards[2], "search", broken)  # type: ignore[attr-defined]
+        with pytest.raises(DamagedIndexError, match="a block was altered"):
+            many.search(query)
+        ranking = many.search(query, k=40, partial=True, effort="exact")
+        assert ranking.stats.shards_missing == 1
+        assert ranking.stats.documents_in_index == 40
+        assert {hit.docno for hit in ranking} == {d.docno for d in documents if shard_of(d.docno, 4) != 2}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: (folder / SHARDS).unlink(), "not a collection in shards"),
+        (lambda folder: (folder / SHARDS).write_text("{"), "cannot be read"),
+        (lambda folder: (folder / SHARDS).write_text('{"format": "other"}'), "cannot be read"),
+        (lambda folder: _set(folder, "format_version", 99), "pip install --upgrade"),
+        (lambda folder: _set(folder, "shards", []), "no shards"),
+        (lambda folder: (folder / "shard-0001").rename(folder / "gone"), "there is no index at"),
+    ],
+)
+def test_what_is_not_a_collection_is_refused(tmp_path: Path, spoil: Callable[[Path], object], said: str) -> None:
+    path = make_shards(tmp_path / "many.sec", random_documents(10), 2)
+    spoil(path)
+    with pytest.raises(SecateursError, match=said):
+        ShardedIndex(path)
+
+
+def _set(folder: Path, name: str, value: object) -> None:
+    import json
+
+    content = json.loads((folder / SHARDS).read_text())
+    (folder / SHARDS).write_text(json.dumps(content | {name: value}))
+
+
+def test_a_document_in_the_wrong_shard_is_found_by_check(tmp_path: Path) -> None:
+    documents = random_documents(10)
+    path = make_shards(tmp_path / "many.sec", documents, 2)
+    wrong = next(document for document in documents if shard_of(document.docno, 2) == 1)
+    Index(path / "shard-0000").add([wrong])
+    with ShardedIndex(path) as many, pytest.raises(DamagedIndexError, match="belongs to another shard"):
+        many.check()
+
+
+def test_bad_settings_are_told_as_by_one_index(tmp_path: Path) -> None:
+    with ShardedIndex(make_shards(tmp_path / "many.sec", random_documents(10), 2)) as many:
+        query = random_text(np.random.default_rng(0), 2)
+        for how, said in [
+            ({"p": 0}, "p must be"),
+            ({"order": "no"}, "order is one of"),
+            ({"effort": "no"}, "effort is one of"),
+            ({"partial": "no"}, "partial is True or False"),
+            ({"sideways": 1}, "no search setting 'sideways'"),
+            ({"where": "i >>> 3"}, "i >>> 3|where|expected|filter"),
+        ]:
+            with pytest.raises(UsageError, match=said):
+                many.search(query, **how)  # type: ignore[arg-type]
+        with pytest.raises(SecateursError, match="built without"):
+            many.search(query, gather="faiss")
+        with pytest.raises(UsageError, match="2 dimensions"):
+            many.search(EncodedText(np.ones((1, 2)), [0], [0]))  # type: ignore[arg-type]
+
+
+def test_where_a_docno_belongs_never_changes() -> None:
+    """These are on people's disks."""
+    assert hash_of("d000") == 0x15DB8AC4527B9719
+    assert [shard_of(docno, 7) for docno in ("d000", "d001", "MARCO_1", "é", "a b")] == [3, 1, 0, 2, 0]
+
+
+def test_a_share_covers_what_a_shard_can_hold() -> None:
+    assert share(256, 1) == 256
+    assert share(256, 4) == 88  # 64 + 3 * 8
+    assert share(1, 100) == 1
+    rng = np.random.default_rng(0)
+    best = rng.multinomial(256, [1 / 8] * 8, size=2000)
+    assert (best > share(256, 8)).mean() < 0.005
+
+
+def test_text_queries_are_encoded_once(tmp_path: Path, encoder: OnnxEncoder, passages: list[dict[str, str]]) -> None:
+    path = make_shards(
+        tmp_path / "many.sec", [Document(p["docno"], p["text"]) for p in passages[:40]], 2, encoder=encoder
+    )
+    with ShardedIndex(path, encoder) as many:
+        ranking = many.search(QUERIES[0], k=3)
+        assert len(ranking) == 3
+        assert ranking.stats.milliseconds.keys() >= {"encode", "prune", "cluster", "gather", "score", "fetch"}
+        assert [r.hits for r in many.search_many(QUERIES, k=3)] == [many.search(q, k=3).hits for q in QUERIES]
+        assert all(shard._index._encoder is None for shard in many._fleet._shards)  # type: ignore[attr-defined]
+        assert isinstance(many.frequencies, Frequencies)
