@@ -20,7 +20,7 @@ from .ray_connection import connect
 from .shard import Shard
 
 _THREADS = 8  # calls that an actor works on at once
-_PATIENCE = 0.5  # seconds after which another replica is asked too
+_PATIENCE = 1.0  # seconds after which another replica is asked too
 _PAUSE = 0.02
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_WRITE = 60.0  # that a write waits for a replica to come back; one that runs has all the time it needs
@@ -51,7 +51,7 @@ class _Replica:
     number: int  # which of the shard's replicas, and where on the round of nodes it begins
     actor: Any = None
     started: float = -_SECONDS_BETWEEN_STARTS
-    waiting: int = 0  # calls that have not come back
+    waiting: set[Any] = field(default_factory=set)  # calls that have not come back; adding to a set needs no lock
     suspect: bool = False
     probe: Any = None
 
@@ -62,8 +62,7 @@ class _Call:
 
     shard: int
     arguments: tuple[Any, ...]
-    sent: float = 0.0
-    asked: set[_Replica] = field(default_factory=set)  # that have it now, or refused it
+    sent: dict[_Replica, float] = field(default_factory=dict)  # to whom that has it now, or refused it, and when
     running: int = 0
     refusal: BaseException | None = None
 
@@ -104,8 +103,9 @@ class RayFleet:
                         self._give_up(call, partial)
                         del calls[call.shard]
                 if running:
-                    left = max(deadline - time.monotonic(), 0)
-                    ready, _ = self._ray.wait(list(running), num_returns=len(running), timeout=min(_PATIENCE, left))
+                    wait = min(_PATIENCE, max(deadline - time.monotonic(), 0))
+                    most = min(len(calls), len(running))
+                    ready, _ = self._ray.wait(list(running), num_returns=most, timeout=wait)
                     for reference in ready:
                         call, replica = running.pop(reference)
                         if self._take(reference, call, replica, answers):
@@ -117,9 +117,9 @@ class RayFleet:
                         self._give_up(call, partial)
                     break
         finally:
-            for call, replica in running.values():
-                replica.waiting -= 1
-                if call.shard not in answers:  # nobody was faster: it is stuck
+            for reference, (call, replica) in running.items():
+                replica.waiting.discard(reference)
+                if time.monotonic() - call.sent[replica] > _PATIENCE:
                     self._suspect(replica)
         return answers
 
@@ -142,21 +142,21 @@ class RayFleet:
 
     def _send(self, method: str, call: _Call, running: dict[Any, tuple[_Call, _Replica]]) -> None:
         """To the replica with the least to do, unless one has it and is still in time."""
-        if call.running and time.monotonic() - call.sent < _PATIENCE:
+        now = time.monotonic()
+        if call.running and now - max(call.sent.values()) < _PATIENCE:
             return
-        free = [one for one in self._replicas[call.shard] if one not in call.asked and self._is_well(one)]
+        free = [one for one in self._replicas[call.shard] if one not in call.sent and self._is_well(one)]
         if free:
-            replica = min(free, key=lambda one: one.waiting)
+            replica = min(free, key=lambda one: len(one.waiting))
             reference = replica.actor.call.remote(method, call.arguments)
-            replica.waiting += 1
-            call.asked.add(replica)
+            replica.waiting.add(reference)
+            call.sent[replica] = now
             call.running += 1
-            call.sent = time.monotonic()
             running[reference] = (call, replica)
 
     def _take(self, reference: Any, call: _Call, replica: _Replica, answers: dict[int, Any]) -> bool:
         """What came back; False if it is no answer, and another replica must be asked."""
-        replica.waiting -= 1
+        replica.waiting.discard(reference)
         call.running -= 1
         try:
             answers.setdefault(call.shard, self._ray.get(reference))
@@ -170,7 +170,7 @@ class RayFleet:
         except self._ray.exceptions.RayError as error:
             LOG.warning("%s: a replica is lost (%s)", self._layout.shards[call.shard].name, type(error).__name__)
             self._suspect(replica)
-            call.asked.discard(replica)  # when it is back, it may be asked again
+            del call.sent[replica]  # when it is back, it may be asked again
         return False
 
     def _give_up(self, call: _Call, partial: bool) -> None:

@@ -53,7 +53,7 @@ class ShardedIndex(EncodesQueries):
         *,
         ray: str | None = None,
         replicas: int = 1,
-        seconds: float = 5.0,
+        seconds: float = 10.0,
     ) -> None:
         """Open a collection that `secateurs shard build` made.
 
