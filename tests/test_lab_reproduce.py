@@ -28,7 +28,8 @@ expected:
 
 def test_those_of_the_paper_come_with_the_package() -> None:
     known = {one.name: one for one in reproductions()}
-    assert {"trec2019-p3", "trec2019-figure-2", "trec2019-figure-3", "standard-library", "synthetic"} <= known.keys()
+    of_the_paper = {f"trec2019-{name}" for name in ("p3", "figure-2", "figure-3", "depth")}
+    assert of_the_paper | {"standard-library", "synthetic"} <= known.keys()
     figure = known["trec2019-figure-3"]
     settings = sweep(*figure.sweep, k=figure.k)
     assert {one.k for one in settings} == {1000}
