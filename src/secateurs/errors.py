@@ -30,6 +30,10 @@ class EncoderMismatchError(SecateursError):
     """The encoder given is not the one whose embeddings are in the index."""
 
 
+class ShardsMissingError(SecateursError):
+    """Shards that cannot be reached, and an answer without them was not wanted."""
+
+
 class MissingExtraError(SecateursError, ImportError):
     """An optional dependency is not installed."""
 

@@ -18,10 +18,6 @@ LOG = logging.getLogger("secateurs.cluster")
 Arguments = Mapping[int, tuple[Any, ...]]  # by the number of the shard
 
 
-class ShardsMissingError(SecateursError):
-    """Shards that cannot be reached, and an answer without them was not wanted."""
-
-
 class Fleet(Protocol):
     def ask(self, method: str, arguments: Arguments, partial: bool) -> dict[int, Any]:
         """One of Shard's methods, on all shards that arguments are given for. With `partial`, those that cannot be

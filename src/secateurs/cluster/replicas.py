@@ -13,8 +13,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ..errors import UsageError, require
-from .fleet import LOG, Arguments, ShardsMissingError
+from ..errors import ShardsMissingError, UsageError, require
+from .fleet import LOG, Arguments
 from .layout import Layout, ShardRecord
 from .ray_connection import connect
 from .shard import Shard

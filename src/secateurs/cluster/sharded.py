@@ -23,7 +23,7 @@ from ..corpus import BadDocumentError, OnBad, to_document
 from ..effort import plan as make_plan
 from ..effort import share
 from ..encoders import Encoder
-from ..errors import DuplicateDocumentError, EncoderMismatchError, SecateursError, UsageError
+from ..errors import DuplicateDocumentError, EncoderMismatchError, SecateursError, ShardsMissingError, UsageError
 from ..explain import Explanation, assemble
 from ..frequencies import Frequencies
 from ..gather import GATHERERS
@@ -34,7 +34,7 @@ from ..index.writing import Changes
 from ..records import Document, EncodedText, Ranking, SearchPlan, SearchSettings, SearchStats
 from ..search import Stopwatch
 from ..threads import in_order
-from .fleet import Arguments, Fleet, LocalFleet, ShardsMissingError
+from .fleet import Arguments, Fleet, LocalFleet
 from .layout import Layout, shard_of
 from .shard import Answer, Asked, State, total
 

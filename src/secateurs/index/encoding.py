@@ -19,8 +19,13 @@ class EncodesQueries(ABC):
     def __init__(self, path: Path, encoder: Encoder | None) -> None:
         self.path = path
         self._lock = Lock()
+        self._encoder: Encoder | None = None
         if encoder is not None:
-            self._check_encoder(encoder)
+            self.use_encoder(encoder)
+
+    def use_encoder(self, encoder: Encoder) -> None:
+        """One that is loaded already, in the place of another copy. It must be the one the documents came from."""
+        self._check_encoder(encoder)
         self._encoder = encoder
 
     @property

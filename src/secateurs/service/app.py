@@ -19,8 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Receive
 
-from ..errors import DuplicateDocumentError, LockedIndexError, UsageError
-from ..index.index import Index
+from ..cluster.opening import AnyIndex
+from ..errors import DuplicateDocumentError, LockedIndexError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
 from .gate import Gate
@@ -44,7 +44,7 @@ class Access:
     hosts: frozenset[str] | None = None  # names the server answers to; None: any
 
 
-def create_app(indexes: Mapping[str, Index], limits: Limits | None = None, access: Access | None = None) -> FastAPI:
+def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, access: Access | None = None) -> FastAPI:
     """An application that serves open indexes by name."""
     limits, access = limits or Limits(), access or Access()
     models, measured = RequestModels.within(limits), metrics.Metrics()
@@ -228,6 +228,9 @@ def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
         raise Problem.of_usage(error) from error
     except DuplicateDocumentError as error:
         raise Problem.of_field("documents", str(error), status=409) from error
+    except ShardsMissingError as error:
+        detail = "a shard of this index cannot be reached: try again, or take the answer of the others with  partial"
+        raise Problem(503, detail, headers={"Retry-After": "5"}) from error
     except LockedIndexError as error:
         raise Problem(409, "another process is writing to this index", headers={"Retry-After": "5"}) from error
 

@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cluster.opening import AnyIndex
 from ..errors import SecateursError
-from ..index.index import Index
 from ..records import EncodedText
 from .answers import DocumentToken, Highlight, SimilarityMap
 
@@ -23,7 +23,7 @@ class _KnowsSpans(Protocol):
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], Sequence[Span]]: ...
 
 
-def highlights(index: Index, query: EncodedText, docno: str, text: str) -> list[Highlight] | None:
+def highlights(index: AnyIndex, query: EncodedText, docno: str, text: str) -> list[Highlight] | None:
     """The matched pieces in the order of the text, or None where the encoder cannot tell."""
     try:
         similarities, token_ids = index.similarities(query, docno)
@@ -51,7 +51,7 @@ def highlights(index: Index, query: EncodedText, docno: str, text: str) -> list[
     return found
 
 
-def similarity_map(index: Index, query: EncodedText, docno: str) -> SimilarityMap:
+def similarity_map(index: AnyIndex, query: EncodedText, docno: str) -> SimilarityMap:
     similarities, token_ids = index.similarities(query, docno)
     text = index.get(docno).text
     spans = _spans(index, text, token_ids) or [None] * len(token_ids)
@@ -67,7 +67,7 @@ def similarity_map(index: Index, query: EncodedText, docno: str) -> SimilarityMa
     )
 
 
-def _spans(index: Index, text: str, token_ids: NDArray[np.int32]) -> Sequence[Span] | None:
+def _spans(index: AnyIndex, text: str, token_ids: NDArray[np.int32]) -> Sequence[Span] | None:
     if not index.has_encoder:
         return None
     encoder = index.encoder

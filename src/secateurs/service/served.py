@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.opening import AnyIndex
 from ..errors import SecateursError, UsageError
-from ..index.index import Index
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
 from .answers import (
     ChangesAnswer,
@@ -42,7 +42,7 @@ _LOG = logging.getLogger("secateurs.service")
 
 
 class Served:
-    def __init__(self, name: str, index: Index, metrics: Metrics) -> None:
+    def __init__(self, name: str, index: AnyIndex, metrics: Metrics) -> None:
         self.name, self.index = name, index
         self._metrics = metrics
         self._cache = _QueryCache(_CACHE_BYTES)
@@ -148,12 +148,15 @@ class Served:
         del facts["path"]  # where it lies on the server is nobody's business
         if "model" in facts["encoder"]:
             facts["encoder"]["model"] = Path(facts["encoder"]["model"]).name
+        if "shards" in facts:  # nor are the names of machines
+            facts["shards_missing"] = sum(shard["missing"] for shard in facts["shards"])
+            facts["shards"] = len(facts["shards"])
         return InfoAnswer(name=self.name, **facts)
 
     def _search(self, query: str | EncodedText, settings: Mapping[str, Any]) -> Ranking:
         self._check(query, settings)
         encoded, milliseconds = self._encode(query)
-        ranking = self.index.search(encoded, **settings)
+        ranking: Ranking = self.index.search(encoded, **settings)
         stats = ranking.stats
         timed = {**stats.milliseconds, "encode": stats.milliseconds["encode"] + milliseconds}
         return replace(ranking, stats=replace(stats, milliseconds=timed))

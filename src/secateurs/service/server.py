@@ -10,9 +10,12 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
+from ..cluster.opening import AnyIndex, open_index
+from ..cluster.sharded import ShardedIndex
 from ..encoders import Encoder
 from ..errors import SecateursError, UsageError
 from ..index.index import Index
@@ -33,15 +36,24 @@ def serve(
     require_key_for_reads: bool = False,
     allowed_hosts: Iterable[str] = (),
     limits: Limits | None = None,
+    ray: str | None = None,
+    replicas: int = 1,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. `say` is told where, and what is and is not allowed."""
+    """Serve until SIGTERM or Ctrl-C. `say` is told where, and what is and is not allowed.
+
+    Collections in shards are served too: by this process, or with `ray`, the address of a cluster, from there.
+    """
+    limits = limits or Limits()
     if require_key_for_reads and api_key_file is None:
         raise UsageError("--require-key-for-reads needs the keys: give  --api-key-file FILE")
     keys = ApiKeys.read(api_key_file) if api_key_file is not None else None
     listener = _listen(host, port)  # before the indexes, which take longer: a port in use is said at once
     try:
-        indexes = open_indexes(paths)
+        # A search that waits for shards should give up in time to say so.
+        indexes = open_indexes(paths, ray=ray, replicas=replicas, seconds=limits.seconds / 2)
+        if ray is not None and not any(isinstance(index, ShardedIndex) for index in indexes.values()):
+            raise UsageError("--ray is for collections in shards: make one with  secateurs shard build")
         app = create_app(indexes, limits, Access(keys, require_key_for_reads, host_names(host, allowed_hosts)))
         for name, index in indexes.items():
             say(f"{name}: {len(index):,} documents")
@@ -55,7 +67,7 @@ def serve(
         listener.close()
 
 
-def open_indexes(paths: Sequence[Path]) -> dict[str, Index]:
+def open_indexes(paths: Sequence[Path], **options: Any) -> dict[str, AnyIndex]:
     """Indexes by the name they are served under, ready for the first request. Equal encoders are loaded once."""
     named: dict[str, Path] = {}
     for path in paths:
@@ -64,17 +76,17 @@ def open_indexes(paths: Sequence[Path]) -> dict[str, Index]:
             raise UsageError(f"{named[name]} and {path} would both be served as {name!r}: rename one of the folders")
         named[name] = path
     encoders: dict[str, Encoder] = {}
-    opened = {}
+    opened: dict[str, AnyIndex] = {}
     for name, path in named.items():
-        index = Index(path)
-        fingerprint = index.encoder_spec.get("fingerprint")
-        if fingerprint is not None and fingerprint in encoders:
-            index = Index(path, encoders[fingerprint])
-        elif index.has_encoder:
-            encoders[str(fingerprint)] = index.encoder
+        index = open_index(path, **options)
         if index.has_encoder:
+            fingerprint = str(index.encoder_spec.get("fingerprint"))
+            if fingerprint in encoders:
+                index.use_encoder(encoders[fingerprint])
+            encoders[fingerprint] = index.encoder
             index.encode_query("warm up")
-        warm_up(index)
+        if isinstance(index, Index):  # shards have done it where they are
+            warm_up(index)
         opened[name] = index
     return opened
 

@@ -104,7 +104,7 @@ async function run() {
   busy(true);
   const slow = setTimeout(() => notice("Still searching. The server may be busy.", "slow"), SLOW);
   try {
-    const settings = { query: q, k: hitsWanted(), order };
+    const settings = { query: q, k: hitsWanted(), order, partial: true };
     // One after the other: side by side they would slow each other down, and their times are compared.
     if (unpruned.key !== key) {
       forgetUnpruned();
@@ -148,8 +148,11 @@ function render(pruned, { full, points, encode }) {
   if (held) find("chips").querySelector(`[data-last="${held}"]`)?.focus();
   find("encoded").textContent = `encoded in ${ms(encode)}`;
   const all = pruned.plan.gather === "exhaustive";
-  find("note").hidden = !all;
-  find("note").textContent = "This index is small enough to score every document, so pruning changes nothing here.";
+  const missing = stats.shards_missing;
+  find("note").hidden = !all && !missing;
+  find("note").textContent = missing
+    ? `Not everything was searched: ${plural(missing, "shard")} of this index could not be reached.`
+    : "This index is small enough to score every document, so pruning changes nothing here.";
 
   const before = new Map(full.hits.map((hit) => [hit.docno, hit.rank]));
   shown = pruned.hits.map((hit) => hitItem(hit, tokens, before.get(hit.docno), toggle));
@@ -185,7 +188,7 @@ async function drawCurve() {
   try {
     if (!asked.points) {
       place.replaceChildren(el("p", { class: "quiet" }, "Searching with every p …"));
-      asked.promise ??= pruneCurve(index, { query: q, k: hitsWanted(), order }, asked.curve.signal);
+      asked.promise ??= pruneCurve(index, { query: q, k: hitsWanted(), order, partial: true }, asked.curve.signal);
       asked.points = await asked.promise;
       if (asked !== unpruned) return;
     }
@@ -217,7 +220,7 @@ async function fillPanel(docno, panel) {
   panel.replaceChildren(el("p", { class: "quiet" }, "Comparing token by token …"));
   try {
     const { index, q, p, order } = state;
-    const settings = { query: q, docno, k: hitsWanted(), p, order, map: true };
+    const settings = { query: q, docno, k: hitsWanted(), p, order, partial: true, map: true };
     panel.replaceChildren(...why(await explain(index, settings, explaining.signal)));
   } catch (error) {
     if (error.name !== "AbortError") panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${error.message}`));
