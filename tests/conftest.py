@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,3 +75,20 @@ def random_documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]
 
 def build_random(path: Path, count: int = 40, **options: object) -> Index:
     return Index.build(path, random_documents(count), encoder=None, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[Any]:
+    """Temporary."""
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 0, "node_name": "head", "include_dashboard": False}
+    )
+    for name in ("a", "b"):
+        cluster.add_node(num_cpus=2, node_name=name)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()

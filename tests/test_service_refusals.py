@@ -310,7 +310,7 @@ def test_a_curve_ends_when_its_client_has_gone(vectors: Index, monkeypatch: pyte
     app = create_app({"vectors": Watched(vectors.path)})
     encoded = vectors.encode_query(EncodedText([ROW] * 3, [1] * 3, [0] * 3))  # type: ignore[arg-type]
     monkeypatch.setattr(served.Served, "_encode", lambda self, query: (encoded, 0.0))
-    monkeypatch.setattr(served.Served, "has_encoder", True)
+    monkeypatch.setattr(Watched, "has_encoder", True)
     asyncio.run(scenario())
     assert searches == [None]
 

@@ -234,7 +234,7 @@ class RayFleet:
         replica.actor = (
             self._ray.remote(ShardActor)
             .options(
-                num_cpus=0,
+                num_cpus=0.001,  # of nothing at all, Ray does not care which node it prefers
                 max_restarts=-1,
                 max_concurrency=_THREADS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=replica.record.node is None),

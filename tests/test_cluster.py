@@ -1,0 +1,266 @@
+"""Shards on a real Ray cluster of several nodes, in one machine: what happens when actors and nodes are killed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import random_documents, random_text
+from service import BEARER, KEY
+from test_sharded import hits_of, make_shards
+
+from secateurs import EncodedText, Index, SecateursError
+from secateurs.cluster.layout import Layout, shard_of
+from secateurs.cluster.sharded import ShardedIndex
+from secateurs.errors import DuplicateDocumentError, ShardsMissingError, UsageError
+
+ray = pytest.importorskip("ray", reason='needs  pip install "secateurs[ray]"')
+
+SHARDS = 3
+DOCUMENTS = random_documents(120)
+ASKED = [random_text(np.random.default_rng(seed), 6) for seed in range(10)]
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    return Index.build(tmp_path_factory.mktemp("one") / "one.sec", DOCUMENTS, encoder=None, store="float16")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return make_shards(tmp_path / "many.sec", DOCUMENTS, SHARDS, store="float16")
+
+
+@pytest.fixture
+def open_on(ray_cluster: Any) -> Iterator[Callable[..., ShardedIndex]]:
+    opened = []
+
+    def open_it(path: Path, **options: Any) -> ShardedIndex:
+        opened.append(ShardedIndex(path, ray=ray_cluster.address, **options))
+        return opened[-1]
+
+    yield open_it
+    for index in opened:
+        index.close()
+
+
+def actors(index: ShardedIndex) -> list[list[Any]]:
+    return [[replica.actor for replica in replicas] for replicas in index._fleet._replicas]  # type: ignore[attr-defined]
+
+
+def pid_of(actor: Any) -> int:
+    return int(ray.get(actor.__ray_call__.remote(lambda self: os.getpid())))
+
+
+def node_of(actor: Any) -> str:
+    return str(ray.get(actor.__ray_call__.remote(lambda self: ray.get_runtime_context().get_node_id())))
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.1)
+
+
+def is_missing(index: ShardedIndex) -> bool:
+    return index.search(ASKED[0], partial=True).stats.shards_missing > 0
+
+
+def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
+    ray_cluster: Any, open_on: Callable[..., ShardedIndex], path: Path, one: Index
+) -> None:
+    expected = [hits_of(one.search(query, effort="exact", k=20)) for query in ASKED]
+    doomed = ray_cluster.add_node(num_cpus=1, node_name="doomed")
+    many = open_on(path, replicas=2, seconds=60)
+    for replicas in actors(many):  # the replicas of a shard are not on the same node
+        assert len({node_of(actor) for actor in replicas}) == 2
+    on_doomed = [actor for some in actors(many) for actor in some if node_of(actor) == doomed.node_id]
+    assert on_doomed
+    stop = False
+
+    def ask() -> int:
+        asked = 0
+        while not stop:
+            number = asked % len(ASKED)
+            ranking = many.search(ASKED[number], effort="exact", k=20)
+            assert ranking.stats.shards_missing == 0
+            assert hits_of(ranking) == expected[number]
+            asked += 1
+        return asked
+
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(ask) for _ in range(3)]
+        try:
+            time.sleep(0.5)
+            ray.kill(actors(many)[0][0], no_restart=False)
+            time.sleep(0.5)
+            os.kill(pid_of(actors(many)[1][1]), signal.SIGKILL)
+            time.sleep(0.5)
+            ray.kill(actors(many)[2][0])  # for good: it is made anew
+            time.sleep(0.5)
+            ray_cluster.remove_node(doomed, allow_graceful=False)
+            time.sleep(2)
+        finally:
+            stop = True
+    assert all(future.result() > 0 for future in running)
+
+    def everybody_is_back() -> bool:
+        many.search(ASKED[0])
+        replicas = [replica for some in many._fleet._replicas for replica in some]  # type: ignore[attr-defined]
+        return all(many._fleet._is_well(replica) for replica in replicas)  # type: ignore[attr-defined]
+
+    wait_until(everybody_is_back)
+    for some in actors(many):
+        for actor in some:
+            assert len(ray.get(actor.call.remote("has", (0, [document.docno for document in DOCUMENTS])))) > 0
+
+
+def test_with_no_replica_left_the_caller_chooses_between_waiting_and_a_part(
+    open_on: Callable[..., ShardedIndex], path: Path, one: Index
+) -> None:
+    many = open_on(path, seconds=60)
+    expected = hits_of(one.search(ASKED[0], effort="exact", k=120))
+    ray.kill(actors(many)[1][0], no_restart=False)
+    part = many.search(ASKED[0], effort="exact", k=120, partial=True)
+    assert part.stats.shards_missing == 1
+    assert part.stats.documents_in_index == 120
+    assert hits_of(part) == [(docno, score) for docno, score in expected if shard_of(docno, SHARDS) != 1]
+    whole = many.search(ASKED[0], effort="exact", k=120)  # waits for the actor, which opens its shard again
+    assert whole.stats.shards_missing == 0
+    assert hits_of(whole) == expected
+
+
+def test_a_shard_on_a_nodes_own_disk_is_missing_with_its_node_and_back_with_it(
+    ray_cluster: Any, open_on: Callable[..., ShardedIndex], path: Path, one: Index
+) -> None:
+    own = ray_cluster.add_node(num_cpus=1, node_name="with-a-disk")
+    *others, last = Layout.read(path).shards
+    Layout((*others, replace(last, node="with-a-disk")), "a test").write(path)
+    many = open_on(path, replicas=2, seconds=2)
+    assert {node_of(actor) for actor in actors(many)[2]} == {own.node_id}
+    expected = hits_of(one.search(ASKED[0], effort="exact", k=120))
+    assert hits_of(many.search(ASKED[0], effort="exact", k=120)) == expected
+
+    ray_cluster.remove_node(own, allow_graceful=False)
+    wait_until(lambda: is_missing(many))  # its workers live for a moment longer
+    part = many.search(ASKED[0], effort="exact", k=120, partial=True)
+    assert part.stats.shards_missing == 1
+    assert hits_of(part) == [(docno, score) for docno, score in expected if shard_of(docno, SHARDS) != 2]
+    with pytest.raises(ShardsMissingError, match=r"shard-0002 .*\(on node 'with-a-disk'\) cannot be reached"):
+        many.search(ASKED[0])
+    lost = next(document.docno for document in DOCUMENTS if shard_of(document.docno, SHARDS) == 2)
+    with pytest.raises(ShardsMissingError, match="shard-0002"):
+        many.get(lost)
+    assert [shard["missing"] for shard in many.info()["shards"]] == [False, False, True]
+
+    again = ray_cluster.add_node(num_cpus=1, node_name="with-a-disk")
+    try:
+        wait_until(lambda: not is_missing(many))
+        assert hits_of(many.search(ASKED[0], effort="exact", k=120)) == expected
+        assert many.get(lost).docno == lost
+    finally:
+        ray_cluster.remove_node(again, allow_graceful=False)
+
+
+def test_writes_are_routed_seen_by_every_replica_and_change_the_frequencies(
+    open_on: Callable[..., ShardedIndex], path: Path
+) -> None:
+    many = open_on(path, replicas=2)
+    new = [replace(document, docno=f"new-{document.docno}") for document in DOCUMENTS[:30]]
+    before = many.frequencies.collection.sum()
+    assert many.add(new).added == 30
+    with pytest.raises(DuplicateDocumentError):
+        many.add(new[:1])
+    assert many.frequencies.collection.sum() == before + sum(len(document.encoded) for document in new)  # type: ignore[arg-type, misc]
+    for _ in range(6):  # whichever replica answers
+        assert len(many.search(ASKED[0], k=200, effort="exact")) == 150
+    assert many.delete([document.docno for document in new]).deleted == 30
+    for _ in range(6):
+        assert len(many.search(ASKED[0], k=200, effort="exact")) == 120
+    for number in range(SHARDS):
+        held = {document.docno for document in Index(path / f"shard-{number:04}").documents()}
+        assert held == {document.docno for document in DOCUMENTS if shard_of(document.docno, SHARDS) == number}
+
+
+def test_a_write_that_loses_its_actor_is_done_once(open_on: Callable[..., ShardedIndex], path: Path) -> None:
+    many = open_on(path)
+    for turn in range(3):
+        new = [replace(document, docno=f"{turn}-{document.docno}") for document in DOCUMENTS]
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(many.add, new)
+            time.sleep(0.01 * turn)
+            for some in actors(many):
+                ray.kill(some[0], no_restart=False)
+            changes = writing.result()
+        assert changes.added + changes.replaced == len(new)  # replaced, where it was done just before the end
+        assert len(many) == (turn + 2) * len(DOCUMENTS)
+    many.check()
+
+
+def test_what_the_caller_did_wrong_is_told_and_nobody_is_blamed(
+    open_on: Callable[..., ShardedIndex], path: Path
+) -> None:
+    many = open_on(path)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"sideways|where|filter|expected"):
+            many.search(ASKED[0], where="i >>> sideways")
+        with pytest.raises(SecateursError, match="no document 'nobody'"):
+            many.get("nobody")
+    assert not any(replica.suspect for some in many._fleet._replicas for replica in some)  # type: ignore[attr-defined]
+    assert len(many.search(ASKED[0])) == 10
+
+
+def test_the_service_answers_from_the_cluster_and_says_when_a_shard_is_gone(
+    ray_cluster: Any, open_on: Callable[..., ShardedIndex], path: Path, one: Index
+) -> None:
+    pytest.importorskip("fastapi")
+    from starlette.testclient import TestClient
+
+    from secateurs.service.app import Access, create_app
+    from secateurs.service.keys import ApiKeys
+
+    own = ray_cluster.add_node(num_cpus=1, node_name="served")
+    first, *others = Layout.read(path).shards
+    Layout((replace(first, node="served"), *others), "a test").write(path)
+    many = open_on(path, seconds=5)
+    app = create_app({"many": many}, access=Access(ApiKeys([KEY])))
+    asked = _as_json(ASKED[0])
+    with TestClient(app, base_url="http://localhost") as client:
+        found = client.post("/v1/indexes/many/search", json={**asked, "k": 20, "effort": "exact", "details": True})
+        assert found.status_code == 200, found.text
+        assert [(hit["docno"], hit["score"]) for hit in found.json()["hits"]] == hits_of(
+            one.search(ASKED[0], k=20, effort="exact")
+        )
+        assert found.json()["stats"]["shards_missing"] == 0
+        facts = client.get("/v1/indexes/many/info").json()
+        assert (facts["documents"], facts["shards"], facts["shards_missing"]) == (120, 3, 0)
+        assert "served" not in str(facts)
+        new = _as_json(random_text(np.random.default_rng(99), 3)) | {"docno": "new", "text": "by HTTP"}
+        made = client.post("/v1/indexes/many/documents", json={"documents": [new]}, headers=BEARER)
+        assert made.status_code == 200, made.text
+        assert client.get("/v1/indexes/many/documents/new").json()["text"] == "by HTTP"
+        assert client.delete("/v1/indexes/many/documents/new", headers=BEARER).json()["deleted"] == 1
+        ray_cluster.remove_node(own, allow_graceful=False)
+        wait_until(lambda: is_missing(many))
+        refused = client.post("/v1/indexes/many/search", json=asked)
+        assert refused.status_code == 503
+        assert "Retry-After" in refused.headers
+        assert str(path) not in refused.text
+        part = client.post("/v1/indexes/many/search", json={**asked, "partial": True})
+        assert part.status_code == 200
+        assert part.json()["stats"]["shards_missing"] == 1
+
+
+def _as_json(text: EncodedText) -> dict[str, Any]:
+    return {
+        "embeddings": text.embeddings.tolist(),
+        "token_ids": text.token_ids.tolist(),
+        "token_kinds": text.token_kinds.tolist(),
+    }
