@@ -21,6 +21,7 @@ from .shard import Shard
 
 _THREADS = 8  # calls that an actor works on at once
 _PATIENCE = 1.0  # seconds after which another replica is asked too
+_GRACE = 1.0  # seconds for which a replica that has just failed is waited for, even by those who take a part
 _PAUSE = 0.02
 _SECONDS_TO_START = 60.0
 _SECONDS_TO_WRITE = 60.0  # that a write waits for a replica to come back; one that runs has all the time it needs
@@ -53,6 +54,7 @@ class _Replica:
     started: float = -_SECONDS_BETWEEN_STARTS
     waiting: set[Any] = field(default_factory=set)  # calls that have not come back; adding to a set needs no lock
     suspect: bool = False
+    since: float = 0.0
     probe: Any = None
 
 
@@ -99,7 +101,7 @@ class RayFleet:
             while calls:
                 for call in list(calls.values()):
                     self._send(method, call, running)
-                    if call.running == 0 and (partial or call.refusal is not None):
+                    if call.running == 0 and (call.refusal is not None or (partial and self._is_lost(call.shard))):
                         self._give_up(call, partial)
                         del calls[call.shard]
                 if running:
@@ -116,11 +118,12 @@ class RayFleet:
                     for call in calls.values():
                         self._give_up(call, partial)
                     break
-        finally:
-            for reference, (call, replica) in running.items():
-                replica.waiting.discard(reference)
-                if time.monotonic() - call.sent[replica] > _PATIENCE:
+            for call, replica in running.values():  # another was faster, or nobody answered in time
+                if time.monotonic() - call.sent[replica] > min(_PATIENCE, self._seconds):
                     self._suspect(replica)
+        finally:
+            for reference, (_, replica) in running.items():
+                replica.waiting.discard(reference)
         return answers
 
     def write(self, method: str, again: str, shard: int, arguments: tuple[Any, ...]) -> Any:
@@ -186,7 +189,13 @@ class RayFleet:
         )
 
     def _suspect(self, replica: _Replica) -> None:
+        if not replica.suspect:
+            replica.since = time.monotonic()
         replica.suspect, replica.probe = True, None
+
+    def _is_lost(self, shard: int) -> bool:
+        """No replica has answered for a while."""
+        return all(one.suspect and time.monotonic() - one.since > _GRACE for one in self._replicas[shard])
 
     def _is_well(self, replica: _Replica) -> bool:
         """One that failed must answer a probe first."""
