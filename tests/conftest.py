@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,3 +76,21 @@ def random_documents(count: int, dim: int = 16, seed: int = 0) -> list[Document]
 
 def build_random(path: Path, count: int = 40, **options: object) -> Index:
     return Index.build(path, random_documents(count), encoder=None, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[Any]:
+    """A Ray cluster of three nodes on this machine, "head", "one" and "two", with this process connected to it."""
+    from secateurs.cluster.ray_connection import connect
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={"node_name": "head", "include_dashboard": False, **small})
+    for name in ("one", "two"):
+        cluster.add_node(node_name=name, **small)
+    ray = connect(cluster.address)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
