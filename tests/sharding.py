@@ -20,13 +20,16 @@ from secateurs.hashing import hash_of
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers cannot import the tests
 
 
+_PATIENCE = 60.0
+
+
 class NotingEncoder:
     """A text is embedded by what it says. Everything that happens is noted in files of `folder`.
 
     die_at     at this text the process kills itself
     fail_at    at this text it raises
     wait_at    at this text it waits for its end
-    wait_on    on this Ray node it waits for its end
+    wait_on    on this Ray node it waits for its end, and on the others until it waits there
     """
 
     dim = 16
@@ -52,7 +55,9 @@ class NotingEncoder:
             if text == self.fail_at and self._first_time(node):
                 raise SecateursError(f"no room for {text}")
             if (text == self.wait_at or node == self.wait_on) and self._first_time(node):
-                time.sleep(120)
+                time.sleep(_PATIENCE)
+            if self.wait_on:
+                self.wait_for_trouble()
             yield embed(text)
 
     def token_text(self, token_id: int) -> str:
@@ -68,21 +73,23 @@ class NotingEncoder:
 
     def encoded(self) -> Counter[str]:
         """How often each text was encoded."""
-        path = self.folder / "encoded"
-        return (
-            Counter(line.partition("\t")[0] for line in path.read_text().splitlines()) if path.exists() else Counter()
-        )
+        return Counter(text for text, _ in self._lines())
 
     def nodes(self) -> dict[str, str]:
         """Where each text was encoded last."""
+        return dict(self._lines())
+
+    def _lines(self) -> list[tuple[str, str]]:
         lines = (self.folder / "encoded").read_text().splitlines()
-        return dict(line.split("\t") for line in lines)
+        return [(text, node) for text, node in (line.split("\t") for line in lines)]
 
     def wait_for_trouble(self) -> str:
         """The id of the node where it is."""
         path = self.folder / "trouble"
+        deadline = time.monotonic() + _PATIENCE
         while not path.exists() or not path.read_text():
-            time.sleep(0.05)
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
         return path.read_text()
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from types import ModuleType
 
 from ..errors import SecateursError, require
 from ..threads import usable_cores
 
 LOCAL = "local"
+_PATIENCE = 10.0  # seconds for the head to answer
 
 
 def connect(address: str | None = None) -> ModuleType:
@@ -27,13 +29,21 @@ def connect(address: str | None = None) -> ModuleType:
     wanted = address or os.environ.get("RAY_ADDRESS") or LOCAL
     alone = {"num_cpus": usable_cores(), "include_dashboard": False} if wanted == LOCAL else {}
     try:
+        _knock(wanted)
         ray.init(address=wanted, log_to_driver=False, logging_level=logging.ERROR, **alone)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise SecateursError(
             f"there is no Ray cluster at {wanted!r} ({_first_line(error)}): start one with  ray start --head  "
             "and name it, or leave the address away to work on this machine alone"
         ) from error
     return ray
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody listens at host:port. Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
 def _first_line(error: Exception) -> str:
