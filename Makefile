@@ -18,10 +18,10 @@ help:
 demo: $(VENV)/.installed-model,serve
 	$(BIN)/secateurs demo
 
-test: $(VENV)/.installed-model,serve,pyterrier,bench,dev check
+test: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev check
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.installed-model,serve,pyterrier,bench,dev
+check: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -30,15 +30,15 @@ check: $(VENV)/.installed-model,serve,pyterrier,bench,dev
 test-st: $(VENV)/.installed-model,st,bench,dev
 	$(BIN)/python -m pytest tests/test_encoder_st.py
 
-soak: $(VENV)/.installed-model,serve,pyterrier,bench,dev
+soak: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
 	$(BIN)/python tests/soak.py --minutes $(MINUTES)
 
 # The tests of the explorer page too. They need a chromium on this machine.
-test-page: $(VENV)/.installed-model,serve,pyterrier,bench,dev,browser
+test-page: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser
 	$(BIN)/python -m pytest tests/test_service_page.py
 
 # The pictures of the explorer page in the documentation.
-screenshots: demo $(VENV)/.installed-model,serve,pyterrier,bench,dev,browser
+screenshots: demo $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser
 	$(BIN)/python docs/screenshots.py demo.sec
 
 # Train the built-in encoder's last layer again. COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the

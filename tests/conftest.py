@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,18 +78,19 @@ def build_random(path: Path, count: int = 40, **options: object) -> Index:
     return Index.build(path, random_documents(count), encoder=None, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[Any]:
-    """Temporary."""
-    ray = pytest.importorskip("ray")
+    """A Ray cluster of three nodes on this machine, "head", "one" and "two", with this process connected to it."""
+    from secateurs.cluster.ray_connection import connect
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": 0, "node_name": "head", "include_dashboard": False}
-    )
-    for name in ("a", "b"):
-        cluster.add_node(num_cpus=2, node_name=name)
-    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={"node_name": "head", "include_dashboard": False, **small})
+    for name in ("one", "two"):
+        cluster.add_node(node_name=name, **small)
+    ray = connect(cluster.address)
     yield cluster
     ray.shutdown()
     cluster.shutdown()

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Frequencies, Index
-from secateurs.cluster.layout import SHARDS, Layout, ShardRecord, hash_of, shard_names, shard_of
+from secateurs.cluster.layout import SHARDS, Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.sharded import ShardedIndex
 from secateurs.corpus import BadDocumentError
 from secateurs.effort import share
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError, DuplicateDocumentError, SecateursError, UsageError
+from secateurs.hashing import hash_of
 from secateurs.index.stores import Int8Store
 from secateurs.records import Ranking
 

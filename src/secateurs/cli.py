@@ -14,9 +14,30 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from .cluster.commands import app as shard
 from .encoders import DEFAULT_MODEL
 from .errors import SecateursError, UsageError, require
+from .options import (
+    AsJson,
+    Candidates,
+    Corpus,
+    Effort,
+    EncoderKind,
+    FrequenciesOf,
+    GatherName,
+    IndexPath,
+    KPrime,
+    Model,
+    NProbe,
+    OrderName,
+    P,
+    Prepared,
+    SkipBad,
+    StoreName,
+    Where,
+)
 from .printing import (
+    Skipped,
     print_explanation,
     print_ranking,
     print_side_by_side,
@@ -38,46 +59,8 @@ app = typer.Typer(
     help="Late-interaction search that gathers with the few query embeddings that matter and scores with all of them.",
     epilog="Start with:  secateurs demo",
 )
+app.add_typer(shard, name="shard")
 _debug = False
-
-IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
-P = Annotated[
-    str,
-    typer.Option(
-        "-p", "--p", metavar="N", help="Query embeddings to gather with: a number, all, or auto to follow the effort."
-    ),
-]
-OrderName = Annotated[
-    str, typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random.")
-]
-GatherName = Annotated[
-    str, typer.Option(metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto.")
-]
-KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
-NProbe = Annotated[
-    int | None, typer.Option(metavar="N", help="Cells, or partitions of faiss, that each kept embedding looks into.")
-]
-Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: documents to score exactly.")]
-Effort = Annotated[
-    str, typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open.")
-]
-Where = Annotated[
-    str | None,
-    typer.Option(metavar="EXPR", help="Only documents whose metadata meets this: \"year >= 2020 and lang = 'en'\"."),
-]
-FrequenciesOf = Annotated[
-    str,
-    typer.Option("--frequencies", metavar="NAME", help="Rare in what: the collection, or what is matching --where."),
-]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")]
-Corpus = Annotated[
-    str,
-    typer.Argument(
-        metavar="CORPUS",
-        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def _version(shown: bool) -> None:
@@ -99,15 +82,10 @@ def _options(
 def index(
     corpus: Corpus,
     path: IndexPath,
-    model: Annotated[
-        str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")
-    ] = DEFAULT_MODEL,
-    encoder: Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")] = "onnx",
-    store: Annotated[str, typer.Option(metavar="NAME", help="int8, float16 or residual4 (half of int8).")] = "int8",
-    gather: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
-    ] = None,
+    model: Model = DEFAULT_MODEL,
+    encoder: EncoderKind = "onnx",
+    store: StoreName = "int8",
+    gather: Prepared = None,
     skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index of that name.")] = False,
 ) -> None:
@@ -115,7 +93,7 @@ def index(
     from .encoders import load_encoder
     from .index.index import Index
 
-    bad = _Bad()
+    bad = Skipped()
     made = Index.build(
         path,
         corpus,
@@ -147,7 +125,7 @@ def update(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
 def _change(path: Path, corpus: str, skip_bad: bool, verb: str) -> None:
     from .index.index import Index
 
-    bad = _Bad()
+    bad = Skipped()
     opened = Index(path)
     changes = getattr(opened, verb)(corpus, on_bad=bad if skip_bad else None)
     typer.echo(f"added {changes.added:,}, replaced {changes.replaced:,}: {path} has {size_of(opened.info())}")
@@ -613,19 +591,3 @@ def _number_or_word(p: str) -> int | Literal["auto"] | None:
         return int(p)
     except ValueError as error:
         raise UsageError(f"p is a number, all or auto, not {p!r}") from error
-
-
-class _Bad:
-    """Collects what was skipped: the first few are shown at once, the rest are counted."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __call__(self, problem: str) -> None:
-        self._count += 1
-        if self._count <= 20:
-            typer.echo(f"skipped: {problem}", err=True)
-
-    def summarise(self) -> None:
-        if self._count:
-            typer.echo(f"skipped: {self._count:,}")

@@ -91,17 +91,17 @@ def read_corpus(source: str | Path, on_bad: OnBad | None = None) -> Iterator[Doc
 def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, Document]]:
     """The same, each with the place it was read from, for whoever finds fault with it later."""
     if str(source).startswith(IR_DATASETS):
-        return _read(_ir_dataset(str(source).removeprefix(IR_DATASETS)), on_bad)
+        return checked(_ir_dataset(str(source).removeprefix(IR_DATASETS)), on_bad)
     path = Path(source)
     if path.is_dir():
-        return _read(_folder(path), on_bad)
+        return checked(_folder(path), on_bad)
     if not path.exists():
         raise SecateursError(f"there is no file or folder {path}")
     readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _jsonl, ".tsv": _tsv, ".csv": _csv}
     suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
     if suffix not in readers:
         raise UsageError(f"{path}: a corpus ends in .jsonl, .tsv or .csv (and .gz if gzipped), or is a folder")
-    return _read(readers[suffix](path), on_bad)
+    return checked(readers[suffix](path), on_bad)
 
 
 def count_documents(source: str | Path) -> int | None:
@@ -122,7 +122,8 @@ _Place = str
 _Parsed = Document | Mapping[str, Any] | BadDocumentError
 
 
-def _read(items: Iterable[tuple[_Place, _Parsed]], on_bad: OnBad | None) -> Iterator[tuple[_Place, Document]]:
+def checked(items: Iterable[tuple[_Place, _Parsed]], on_bad: OnBad | None) -> Iterator[tuple[_Place, Document]]:
+    """Items that were read as documents; one that is none raises, with its place, or goes to `on_bad`."""
     for place, item in items:
         try:
             if isinstance(item, BadDocumentError):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -152,3 +153,19 @@ def size_of(facts: Mapping[str, Any]) -> str:
     return (
         f"{facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {readable_size(facts['bytes'])} on disk"
     )
+
+
+class Skipped:
+    """Takes note of what was skipped: the first few are shown at once, the rest are counted."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, problem: str) -> None:
+        self._count += 1
+        if self._count <= 20:
+            typer.echo(f"skipped: {problem}", err=True)
+
+    def summarise(self) -> None:
+        if self._count:
+            typer.echo(f"skipped: {self._count:,}")

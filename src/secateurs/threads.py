@@ -15,11 +15,16 @@ _AHEAD = 8  # pieces of work waiting per thread, so that none is idle
 
 
 def usable_cores() -> int:
-    """The cores this process may use, which in a container can be fewer than the machine has."""
+    """The cores this process may use, which in a container can be fewer than the machine has.
+
+    OMP_NUM_THREADS limits them further: Ray sets it to the number of cores that it gave to a task.
+    """
     try:
-        return len(os.sched_getaffinity(0))
+        cores = len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
-        return os.cpu_count() or 1
+        cores = os.cpu_count() or 1
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
 
 
 def in_order(

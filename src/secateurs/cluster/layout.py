@@ -12,12 +12,12 @@ shards.json tells which machine has which shard.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import DamagedIndexError, SecateursError, UsageError
+from ..hashing import hash_of
 from ..index.storage import write_whole
 
 FORMAT = "secateurs-shards"
@@ -74,11 +74,6 @@ def shard_names(count: int) -> list[str]:
     if count < 1:
         raise UsageError(f"there must be at least one shard, not {count}")
     return [f"shard-{number:04}" for number in range(count)]
-
-
-def hash_of(docno: str) -> int:
-    """64 bits of a docno, the same everywhere and for ever: which shard it is in depends on them."""
-    return int.from_bytes(hashlib.blake2b(docno.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def shard_of(docno: str, shards: int) -> int:

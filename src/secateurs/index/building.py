@@ -23,12 +23,13 @@ from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..frequencies import Frequencies
 from ..gather import cell_lists, check_gatherer, faiss_ivfpq
 from ..gather.files import CELLS_OF_EMBEDDINGS
+from ..hashing import hash_of
 from ..progress import progress_bar
 from ..records import Document, EncodedText
 from .checksums import BLOCK_ROWS, block_checksums, describe_files
 from .codebooks import Learnt
 from .documents import DocumentWriter
-from .rows import SAMPLE, UNIT, reach_of, share_beyond, store_residuals, store_rows
+from .rows import UNIT, reach_of, sample_bound, sampled_rows, share_beyond, store_residuals, store_rows
 from .segments import write_frequencies
 from .storage import SegmentRecord, new_array, open_array
 from .stores import Float16Store, Int8Store, Store, check_store
@@ -77,6 +78,7 @@ class SegmentWriter:
         names = ("rows", "token_ids", "token_kinds", "places")
         self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
         self._places = array("q")  # where each document's place ends
+        self._hashes = array("Q")  # of the docnos
         self.reserved = 0
         self._lengths: list[int] = []
         self._unit = True  # every embedding so far has length 1
@@ -103,6 +105,7 @@ class SegmentWriter:
             return self._place_of(earlier)
         self._staged["places"].write(place.encode())
         self._places.append(self._staged["places"].tell())
+        self._hashes.append(hash_of(document.docno))
         self.reserved += 1
         return None
 
@@ -118,20 +121,14 @@ class SegmentWriter:
         if self.dim is None and encoded.embeddings.shape[1]:
             self.dim = encoded.embeddings.shape[1]
             self._sum = np.zeros(self.dim)
-        elif len(encoded) and encoded.embeddings.shape[1] != self.dim:
-            raise UsageError(
-                f"document {len(self._lengths) + 1} has embeddings of {encoded.embeddings.shape[1]} dimensions, "
-                f"those before it of {self.dim}"
-            )
-        if np.abs(encoded.embeddings).max(initial=0) > np.finfo(np.float16).max:
-            raise UsageError(f"document {len(self._lengths) + 1} has embeddings too large to store: normalise them")
-        norms = np.linalg.norm(encoded.embeddings, axis=1)
-        self._unit &= bool((np.abs(norms - 1) < UNIT).all())
-        self._staged["rows"].write(encoded.embeddings.astype(np.float16).tobytes())
+        check_embeddings(encoded, self.dim, f"document {len(self._lengths) + 1}")
+        self._unit &= are_unit(encoded)
+        rows = encoded.embeddings.astype(np.float16)
+        self._staged["rows"].write(rows.tobytes())
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
         if len(encoded):
-            self._sum += encoded.embeddings.sum(axis=0, dtype=np.float64)
+            self._sum += exact_sum(rows)
         if encoded.cut:
             self._documents.mark_cut(len(self._lengths), encoded.cut)
             self._cut += 1
@@ -199,10 +196,38 @@ class SegmentWriter:
         return Made(record, learnt, dim, self.reserved)
 
     def _fit_int8(self, staged: NDArray[np.float16], earlier: Int8Store | None) -> Int8Store:
-        centre = self._sum / max(len(staged), 1) if len(staged) else np.zeros(staged.shape[1])
-        sample = staged[:: max(1, len(staged) // SAMPLE)].astype(np.float32)
-        fitted = Int8Store.fit(centre.astype(np.float32), sample)
+        offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)
+        some = sampled_rows(np.array(self._hashes, dtype=np.uint64), offsets, sample_bound(len(staged)))
+        fitted = fit_int8(self._sum if len(staged) else np.zeros(staged.shape[1]), len(staged), staged[some])
         return earlier if earlier is not None and earlier.is_near(fitted) else fitted
+
+
+def check_embeddings(encoded: EncodedText, dim: int | None, which: str) -> None:
+    """Raise if embeddings cannot be stored beside others of `dim` dimensions; `which` says whose they are."""
+    if len(encoded) and encoded.embeddings.shape[1] != dim:
+        raise UsageError(
+            f"{which} has embeddings of {encoded.embeddings.shape[1]} dimensions, those before it of {dim}"
+        )
+    if np.abs(encoded.embeddings).max(initial=0) > np.finfo(np.float16).max:
+        raise UsageError(f"{which} has embeddings too large to store: normalise them")
+
+
+def are_unit(encoded: EncodedText) -> bool:
+    return bool((np.abs(np.linalg.norm(encoded.embeddings, axis=1) - 1) < UNIT).all())
+
+
+def exact_sum(rows: NDArray[np.float16]) -> NDArray[np.float64]:
+    """Float16 values are multiples of 2^-24, so sums of them below 2^29 are exact in float64, in whatever order.
+
+    That is half a billion embeddings of unit length, at least. The mean of shards put together is that of one index.
+    """
+    total: NDArray[np.float64] = rows.sum(axis=0, dtype=np.float64)
+    return total
+
+
+def fit_int8(total: NDArray[np.float64], count: int, sample: NDArray[np.float16]) -> Int8Store:
+    """From the sum of all embeddings, their number, and a sample of them."""
+    return Int8Store.fit((total / max(count, 1)).astype(np.float32), sample.astype(np.float32))
 
 
 def write_tokens(
@@ -346,12 +371,13 @@ def _fill(
                     DuplicateDocumentError,
                 )
 
-    for encoded in _encode(accepted(), encoder):
+    for encoded in encode(accepted(), encoder):
         writer.append(encoded)
         advance(1)
 
 
-def _encode(documents: Iterable[Document], encoder: Encoder | None) -> Iterator[EncodedText]:
+def encode(documents: Iterable[Document], encoder: Encoder | None) -> Iterator[EncodedText]:
+    """By the encoder, or without one what the documents bring."""
     if encoder is None:
         return (_own_embeddings(document) for document in documents)
     return encoder.encode_documents(_own_text(document) for document in documents)

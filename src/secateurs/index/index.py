@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -18,16 +17,16 @@ from ..errors import EncoderMismatchError, UsageError
 from ..frequencies import Frequencies
 from ..importance import Order, Positions
 from ..records import Document, EncodedText, Ranking, SearchSettings
-from ..version import __version__
-from .building import Recipe, write_segment
+from .building import Recipe
 from .checking import check_snapshot
 from .compaction import live_documents
 from .encoding import EncodesQueries
+from .making import make_index
 from .segments import Segment
 from .snapshot import Snapshot
-from .storage import SEGMENTS, Manifest
+from .storage import Manifest
 from .stores import DEFAULT_STORE
-from .target import build_folder, check_target
+from .target import check_target
 from .writing import Changes, Writer, writing
 
 if TYPE_CHECKING:
@@ -79,22 +78,10 @@ class Index(EncodesQueries):
         loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
         items, total = with_places(documents, on_bad)
 
-        def fill(folder: Path) -> Manifest:
-            recipe = Recipe(store, tuple(dict.fromkeys(gather)))
-            segment = folder / SEGMENTS / uuid.uuid4().hex[:12]  # a name no open reader can mistake for its own
-            made = write_segment(segment, items, loaded, recipe, total=total, progress=progress, on_bad=on_bad)
-            spec = loaded.spec if loaded is not None else {"kind": "precomputed"}
-            return Manifest(
-                dim=made.dim,
-                store=store,
-                gather=recipe.gather,
-                encoder=dict(spec),
-                codebook=made.codebook.write(folder),
-                segments=(made.record,),
-                written_by=f"secateurs {__version__}",
-            )
-
-        build_folder(Path(path), fill, overwrite)
+        recipe = Recipe(store, tuple(dict.fromkeys(gather)))
+        make_index(
+            Path(path), items, loaded, recipe, overwrite=overwrite, total=total, progress=progress, on_bad=on_bad
+        )
         return cls(path, loaded)
 
     def add(

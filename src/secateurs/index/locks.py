@@ -117,6 +117,17 @@ def sweep(folder: Path, manifest: Manifest) -> None:
             leftover.unlink()
 
 
+def retire(folder: Path) -> None:
+    """Remove an index that nothing names any more. What a reader holds of it stays, until the next time."""
+    with suppress(OSError):
+        parts = [folder / part for part in PARTS if (folder / part).is_dir()]
+        for part in parts:
+            for path in part.iterdir():
+                _remove(path)
+        if not any(any(part.iterdir()) for part in parts):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove(path: Path) -> None:
     """Unless a reader holds it. Nobody can take hold of it while it goes."""
     if sys.platform == "win32":

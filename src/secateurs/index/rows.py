@@ -15,9 +15,11 @@ from .codebooks import Learnt
 from .storage import new_array, open_array
 from .stores import Int8Store, Residuals, Store, encode_residuals, fit_levels
 
-SAMPLE = 200_000  # rows that decide the int8 step
+SAMPLE = 200_000  # rows that decide the int8 step, or about so many
 UNIT = 0.01  # how far from 1 a length may be
 _BLOCK = 65_536  # rows converted at a time
+_DOCUMENTS = 8_192  # whose rows are drawn at a time
+_STRIDE = np.uint64(0x9E3779B97F4A7C15)  # 2^64 by the golden ratio: its multiples fall evenly everywhere
 
 
 def store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress: bool | None) -> NDArray[Any]:
@@ -29,6 +31,26 @@ def store_rows(path: Path, staged: NDArray[np.float16], store: Store, progress: 
             rows[start : start + len(block)] = store.encode(block)
             advance(len(block))
     return rows
+
+
+def sample_bound(total: int) -> int:
+    """Up to what `sampled_rows` has to draw to get about SAMPLE of so many rows, or all of them if there are fewer."""
+    return min(2**64 * SAMPLE // max(total, 1), 2**64 - 1)
+
+
+def sampled_rows(hashes: NDArray[np.uint64], offsets: NDArray[np.int64], bound: int) -> NDArray[np.int64]:
+    """A sample of some documents' rows. Whether a row is in it depends on its docno's hash and its position alone.
+
+    So a collection in shards draws the same rows as one index of it, whatever the order and the number of shards.
+    """
+    drawn = []
+    for first in range(0, len(hashes), _DOCUMENTS):
+        edges = offsets[first : first + _DOCUMENTS + 1]
+        lengths = np.diff(edges)
+        positions = np.arange(edges[0], edges[-1]) - np.repeat(edges[:-1], lengths)
+        numbers = np.repeat(hashes[first : first + _DOCUMENTS], lengths) + positions.astype(np.uint64) * _STRIDE
+        drawn.append(np.flatnonzero(numbers <= np.uint64(bound)) + edges[0])
+    return np.concatenate(drawn) if drawn else np.empty(0, dtype=np.int64)
 
 
 def share_beyond(rows: NDArray[np.float16], int8: Int8Store) -> float:

@@ -37,6 +37,7 @@ import hashlib
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
@@ -197,7 +198,8 @@ class Manifest:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    new = path.with_name(f"{path.name}.new")
+    """All or nothing, and two that write the same file at once do not meet."""
+    new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.new")
     with new.open("wb") as file:
         file.write(content)
         file.flush()
