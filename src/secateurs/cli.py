@@ -10,7 +10,7 @@ import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ from .encoders import DEFAULT_MODEL
 from .errors import SecateursError, UsageError, require
 from .options import (
     AsJson,
+    AsTrec,
     Candidates,
     Corpus,
     Effort,
@@ -26,28 +27,33 @@ from .options import (
     FrequenciesOf,
     GatherName,
     IndexPath,
+    K,
     KPrime,
     Model,
     NProbe,
     OrderName,
     P,
     Prepared,
+    Queries,
+    Query,
+    RayForSearch,
+    Replicas,
     SkipBad,
     StoreName,
     Where,
+    number_or_word,
 )
 from .printing import (
     Skipped,
     print_explanation,
-    print_ranking,
+    print_info,
+    print_rankings,
     print_side_by_side,
     print_summary,
-    ranking_to_json,
-    readable_size,
+    queries_asked,
     size_of,
-    trec_line,
 )
-from .queries import read_lines, read_queries
+from .queries import read_lines
 from .records import SearchSettings
 from .version import __version__
 
@@ -123,10 +129,10 @@ def update(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
 
 
 def _change(path: Path, corpus: str, skip_bad: bool, verb: str) -> None:
-    from .index.index import Index
+    from .cluster.opening import open_index
 
     bad = Skipped()
-    opened = Index(path)
+    opened = open_index(path)
     changes = getattr(opened, verb)(corpus, on_bad=bad if skip_bad else None)
     typer.echo(f"added {changes.added:,}, replaced {changes.replaced:,}: {path} has {size_of(opened.info())}")
     bad.summarise()
@@ -141,12 +147,12 @@ def delete(
     ] = None,
 ) -> None:
     """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted."""
-    from .index.index import Index
+    from .cluster.opening import open_index
 
     wanted = [*(docnos or ()), *(line for line in read_lines(file) if line)] if file else list(docnos or ())
     if not wanted:
         raise UsageError("give docnos to delete, or --from FILE")
-    opened = Index(path)
+    opened = open_index(path)
     changes = opened.delete(wanted)
     typer.echo(f"deleted {changes.deleted:,}: {path} has {size_of(opened.info())}")
     for docno in changes.missing:
@@ -158,9 +164,9 @@ def delete(
 @app.command(epilog="Example:  secateurs compact demo.sec")
 def compact(path: IndexPath) -> None:
     """Rewrite an index as one segment without what was deleted. Changes do this by themselves when it is needed."""
-    from .index.index import Index
+    from .cluster.opening import open_index
 
-    opened = Index(path)
+    opened = open_index(path)
     opened.compact()
     typer.echo(f"{path}: {size_of(opened.info())}")
 
@@ -173,25 +179,25 @@ def check(
     ] = False,
 ) -> None:
     """Read every byte of an index, compare it with its checksum, and see whether all parts agree."""
-    from .index.index import Index
+    from .cluster.layout import is_sharded
+    from .cluster.opening import open_index
     from .index.repair import repair as mend
 
     if repair:
+        if is_sharded(path):
+            raise UsageError(f"--repair mends one index: give a shard, such as {path / 'shard-0000'}")
         for line in mend(path):
             typer.echo(line)
-    Index(path).check()
+    open_index(path).check()
     typer.echo("every byte is as it was written, and all parts agree")
 
 
 @app.command(epilog='Example:  secateurs search demo.sec "parse command line arguments" -k 5 -p 3')
 def search(
     path: IndexPath,
-    query: Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")] = None,
-    queries: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
-    ] = None,
-    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")] = SearchSettings.k,
+    query: Query = None,
+    queries: Queries = None,
+    k: K = SearchSettings.k,
     p: P = "auto",
     order: OrderName = "icf",
     gather: GatherName = SearchSettings.gather,
@@ -202,32 +208,16 @@ def search(
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOf = SearchSettings.frequencies,
     as_json: AsJson = False,
-    trec: Annotated[bool, typer.Option("--trec", help="Print a TREC run.")] = False,
+    trec: AsTrec = False,
 ) -> None:
     """Search an index with one query, or with a file of queries."""
-    from .index.index import Index
-    from .progress import progress_bar
+    from .cluster.opening import open_index
 
-    if (query is None) == (queries is None):
-        raise UsageError("give either a QUERY or --queries FILE")
-    if as_json and trec:
-        raise UsageError("give --json or --trec, not both")
+    asked = queries_asked(query, queries, as_json, trec)
     settings = SearchSettings(
-        k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
+        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
     )
-    opened = Index(path)
-    asked = [("1", query)] if query is not None else list(read_queries(str(queries)))
-    rankings = opened.search_many((text for _, text in asked), **vars(settings))
-    with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
-        for (qid, text), ranking in zip(asked, rankings, strict=True):
-            if trec:
-                for rank, hit in enumerate(ranking, start=1):
-                    typer.echo(trec_line(qid, hit.docno, rank, hit.score))
-            elif as_json:
-                typer.echo(json.dumps(ranking_to_json(qid, text, ranking), ensure_ascii=False))
-            else:
-                print_ranking(qid if queries else None, text, ranking, opened)
-            advance(1)
+    print_rankings(open_index(path), asked, settings, as_json, trec)
 
 
 @app.command(epilog='Example:  secateurs explain demo.sec "parse command line arguments" argparse -p 3')
@@ -248,12 +238,12 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
-    from .index.index import Index
+    from .cluster.opening import open_index
 
     settings = SearchSettings(
-        k, _number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
+        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
     )
-    explanation = Index(path).explain(query, docno, **vars(settings))
+    explanation = open_index(path).explain(query, docno, **vars(settings))
     if as_json:
         typer.echo(json.dumps(asdict(explanation), ensure_ascii=False))
     else:
@@ -267,22 +257,13 @@ def info(
     check: Annotated[bool, typer.Option("--check", help="The same as  secateurs check  first.")] = False,
 ) -> None:
     """Say what an index is and holds."""
-    from .index.index import Index
+    from .cluster.opening import open_index
 
-    opened = Index(path)
+    opened = open_index(path)
     if check:
         opened.check()
-    facts = opened.info()
-    if as_json:
-        typer.echo(json.dumps(facts, ensure_ascii=False))
-        return
-    facts["bytes"] = f"{facts['bytes']:,} ({readable_size(facts['bytes'])})"
-    facts["gather"] = ", ".join(facts["gather"])
-    facts["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
-    for name, value in facts.items():
-        shown = f"{value:,}" if isinstance(value, int) else value
-        typer.echo(f"{name.replace('_', ' '):<16}{shown}")
-    if check:
+    print_info(opened.info(), as_json)
+    if check and not as_json:
         typer.echo("every byte is as it was written, and all parts agree")
 
 
@@ -330,6 +311,8 @@ def demo(
 @app.command(name="serve", epilog="Example:  secateurs serve demo.sec --api-key-file keys.txt")
 def serve_indexes(
     paths: Annotated[list[Path], typer.Argument(metavar="INDEX...", help="Index folders: demo.sec is served as demo.")],
+    ray: RayForSearch = None,
+    replicas: Replicas = 1,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Who can reach it: by default this machine only.")] = (
         "127.0.0.1"
     ),
@@ -383,6 +366,8 @@ def serve_indexes(
         require_key_for_reads=require_key_for_reads,
         allowed_hosts=allowed_host or (),
         limits=limits,
+        ray=ray,
+        replicas=replicas,
     )
 
 
@@ -580,14 +565,3 @@ def _fail(error: BaseException, code: int) -> None:
     else:
         typer.echo(f"secateurs: {str(error) or type(error).__name__}", err=True)
     sys.exit(code)
-
-
-def _number_or_word(p: str) -> int | Literal["auto"] | None:
-    if p == "auto":
-        return "auto"
-    if p == "all":
-        return None
-    try:
-        return int(p)
-    except ValueError as error:
-        raise UsageError(f"p is a number, all or auto, not {p!r}") from error

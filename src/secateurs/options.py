@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from .errors import UsageError
+
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
+Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")]
+Queries = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
+]
+K = Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")]
 P = Annotated[
     str,
     typer.Option(
@@ -44,6 +52,7 @@ Corpus = Annotated[
         help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
     ),
 ]
+AsTrec = Annotated[bool, typer.Option("--trec", help="Print a TREC run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
 EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
@@ -52,3 +61,27 @@ Prepared = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
 ]
+RayForSearch = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Hold the shards on a Ray cluster: host:port of its head, auto for the one this machine is in, or local "
+        "to start one. Without it, all shards are opened in this process.",
+    ),
+]
+Replicas = Annotated[
+    int, typer.Option(metavar="N", help="With --ray: actors for each shard, on different nodes if there are any.")
+]
+
+
+def number_or_word(p: str) -> int | Literal["auto"] | None:
+    """What -p was given."""
+    if p == "auto":
+        return "auto"
+    if p == "all":
+        return None
+    try:
+        return int(p)
+    except ValueError as error:
+        raise UsageError(f"p is a number, all or auto, not {p!r}") from error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .errors import SecateursError
-from .records import Ranking, SearchStats
+from .errors import SecateursError, UsageError
+from .progress import progress_bar
+from .queries import read_queries
+from .records import Ranking, SearchSettings, SearchStats
 
 if TYPE_CHECKING:
+    from .cluster.opening import AnyIndex
     from .explain import Explanation
-    from .index.index import Index
 
 
 def ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
@@ -29,7 +32,57 @@ def ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -> None:
+def queries_asked(query: str | None, queries: str | None, as_json: bool, trec: bool) -> list[tuple[str | None, str]]:
+    """(qid, text) of each; one query on its own has no qid."""
+    if (query is None) == (queries is None):
+        raise UsageError("give either a QUERY or --queries FILE")
+    if as_json and trec:
+        raise UsageError("give --json or --trec, not both")
+    return [(None, query)] if query is not None else list(read_queries(str(queries)))
+
+
+def print_rankings(
+    opened: AnyIndex, asked: Sequence[tuple[str | None, str]], settings: SearchSettings, as_json: bool, trec: bool
+) -> None:
+    """Search for all of them, on all cores, and show each ranking as soon as it and those before it are there."""
+    rankings = opened.search_many((text for _, text in asked), **vars(settings))
+    with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
+        for (qid, text), ranking in zip(asked, rankings, strict=True):
+            if trec:
+                for rank, hit in enumerate(ranking, start=1):
+                    typer.echo(trec_line(qid or "1", hit.docno, rank, hit.score))
+            elif as_json:
+                typer.echo(json.dumps(ranking_to_json(qid or "1", text, ranking), ensure_ascii=False))
+            else:
+                print_ranking(qid, text, ranking, opened)
+            missing = ranking.stats.shards_missing
+            if missing and (trec or as_json):
+                typer.echo(f"not everything was searched: {_missing(missing)}", err=True)
+            advance(1)
+
+
+def _missing(shards: int) -> str:
+    return f"{shards:,} shard{'s' if shards > 1 else ''} could not be reached"
+
+
+def print_info(facts: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(facts, ensure_ascii=False))
+        return
+    shards = facts.pop("shards", None)
+    facts["bytes"] = f"{facts['bytes']:,} ({readable_size(facts['bytes'])})"
+    facts["gather"] = ", ".join(facts["gather"])
+    facts["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
+    for name, value in facts.items():
+        shown = f"{value:,}" if isinstance(value, int) else value
+        typer.echo(f"{name.replace('_', ' '):<16}{shown}")
+    for shard in shards or ():
+        where = f", on node {shard['node']}" if shard["node"] is not None else ""
+        what = "cannot be reached" if shard["missing"] else f"{size_of(shard)}, commit {shard['commit']:,}"
+        typer.echo(f"{shard['name']:<16}{what}{where}")
+
+
+def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: AnyIndex) -> None:
     console = Console()
     title = Text(_printable(f"{qid}  {text}" if qid else text))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
@@ -52,6 +105,8 @@ def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: Index) -
             style="dim",
         )
     )
+    if stats.shards_missing:
+        console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
 
 
 def _searched(stats: SearchStats) -> str:
@@ -60,7 +115,7 @@ def _searched(stats: SearchStats) -> str:
     return f"{stats.documents_matching:,} matching of {stats.documents_in_index:,}"
 
 
-def _kept(ranking: Ranking, opened: Index) -> str:
+def _kept(ranking: Ranking, opened: AnyIndex) -> str:
     """The kept wordpieces, if they were chosen."""
     if len(ranking.kept) == len(ranking.query):
         return ""
@@ -95,7 +150,7 @@ def print_explanation(explanation: Explanation, order: str) -> None:
     console.print(Text(f"{_printable(explanation.docno)}: score {explanation.score:.3f}, {where}"))
 
 
-def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: Index) -> None:
+def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: AnyIndex) -> None:
     table = Table(title=Text(question, style="bold"), title_justify="left", box=None, pad_edge=False, width=100)
     table.add_column("", justify="right", style="dim", width=2)
     for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(pruned, opened)}", pruned)):
