@@ -75,11 +75,11 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
     facts["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
     for name, value in facts.items():
         shown = f"{value:,}" if isinstance(value, int) else value
-        typer.echo(f"{name.replace('_', ' '):<16}{shown}")
+        typer.echo(f"{name.replace('_', ' '):<18}{shown}")
     for shard in shards or ():
         where = f", on node {shard['node']}" if shard["node"] is not None else ""
         what = "cannot be reached" if shard["missing"] else f"{size_of(shard)}, commit {shard['commit']:,}"
-        typer.echo(f"{shard['name']:<16}{what}{where}")
+        typer.echo(f"{shard['name']:<18}{what}{where}")
 
 
 def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: AnyIndex) -> None:

@@ -156,7 +156,9 @@ def _best(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.f
 def warm_up(index: Index) -> None:
     """Kernels are compiled and files are read by the first search: better now than while somebody waits."""
     one = EncodedText(np.zeros((1, index.dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
-    search(index, one, SearchSettings())
+    for gather in index.prepared:
+        if gather != "exhaustive":  # which would read all there is, and has no kernel of its own
+            search(index, one, SearchSettings(gather=gather))
 
 
 class Stopwatch:

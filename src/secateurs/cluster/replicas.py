@@ -213,7 +213,8 @@ class RayFleet:
                     replica.suspect = False  # it lives; what is wrong with its shard is told to whoever asks
                 except exceptions.ActorUnavailableError:
                     pass  # it is being started anew
-                except exceptions.RayError:
+                except exceptions.RayError as error:
+                    LOG.warning("%s: a replica cannot be started (%s)", replica.record.name, _first_line(error))
                     replica.actor = None
                 replica.probe = None
             if replica.suspect and replica.probe is None:
@@ -250,3 +251,7 @@ class RayFleet:
             )
             .remote(str(self._path / replica.record.name))
         )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

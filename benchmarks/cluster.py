@@ -1,0 +1,182 @@
+"""What shards cost and what they bring, on one machine.
+
+    python benchmarks/cluster.py --collection DIR --cache DIR [--shards 1 2 4 8] [--most-queries 200]
+
+The same embeddings as one index and as 1, 2, 4 and 8 shards: in this process, and as actors of a Ray that is started on
+this machine. Queries are encoded before, and each is asked of all in turn, one at a time, so that what disturbs the
+machine disturbs all. Times are multiples of the one index's with the default settings; "Ray" is what is left of a
+query's time when the slowest shard's own work is taken away; recall is that of the ten best of exhaustive search over
+the one index, whose ranking the shards must also give bit for bit. Then as many clients ask at once as `--clients`.
+
+    python benchmarks/cluster.py --build [--passages 600]
+
+builds an index of so many documentation strings of this Python, text to index, in this process and by Ray with one CPU
+and with all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean
+from time import perf_counter
+from typing import Any
+
+import ray
+from judged import encode, progress, read_queries
+
+from secateurs import EncodedText, Index
+from secateurs.cluster.building import build_shards
+from secateurs.cluster.opening import AnyIndex
+from secateurs.cluster.ray_connection import connect
+from secateurs.cluster.sharded import ShardedIndex
+from secateurs.demo import standard_library
+from secateurs.records import Ranking
+from secateurs.threads import usable_cores
+
+SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "p 3": {"p": 3}, "unpruned": {"p": None}}
+EXACT = {"effort": "exact"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--collection", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path(".cache"))
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--most-queries", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--seconds", type=float, default=5, help="for each number of clients")
+    parser.add_argument("--build", action="store_true")
+    parser.add_argument("--passages", type=int, default=600)
+    options = parser.parse_args()
+    if options.build:
+        return report_builds(options.passages)
+    if options.collection is None:
+        parser.error("give --collection DIR, or --build")
+    stored = encode(options.collection, options.cache)
+    texts, _ = read_queries(options.collection, options.most_queries)
+    queries = [stored.encode_query(text) for text in texts.values()]
+    one = made(options.cache / f"{options.collection.name}.cluster-one.sec", stored)
+    opened: dict[str, AnyIndex] = {"one index": one}
+    connect("local")
+    for count in options.shards:
+        path = options.cache / f"{options.collection.name}.cluster-{count}.sec"
+        if not path.exists():
+            build_shards(path, stored.documents(), shards=count, encoder=None, progress=True)
+        opened[f"{count} in this process"] = ShardedIndex(path)
+        opened[f"{count} on Ray"] = ShardedIndex(path, ray="local")
+    report_searches(opened, queries, options.rounds)
+    report_clients(opened, queries, options.clients, options.seconds)
+
+
+def made(path: Path, stored: Index) -> Index:
+    return Index(path) if path.exists() else Index.build(path, stored.documents(), encoder=None, progress=True)
+
+
+def report_searches(opened: Mapping[str, AnyIndex], queries: list[EncodedText], rounds: int) -> None:
+    one = opened["one index"]
+    for query in queries[:5]:
+        for index in opened.values():
+            for how in SETTINGS.values():
+                index.search(query, **how)
+    times: dict[tuple[str, str], list[float]] = {}
+    last: dict[tuple[str, str], list[Ranking]] = {}
+    waits: dict[tuple[str, str], list[float]] = {}
+    for _ in range(rounds):
+        last = {}
+        for query in progress(queries, "searching"):
+            for what, how in SETTINGS.items():
+                for name, index in opened.items():
+                    started = perf_counter()
+                    ranking = index.search(query, **how)
+                    times.setdefault((name, what), []).append(perf_counter() - started)
+                    last.setdefault((name, what), []).append(ranking)
+                    waits.setdefault((name, what), []).append(ranking.stats.milliseconds.get("cluster", 0) / 1000)
+    exact = [one.search(query, **EXACT) for query in queries]
+    same = {
+        name: all(
+            [(hit.docno, hit.score) for hit in index.search(query, **EXACT)] == [(h.docno, h.score) for h in best]
+            for query, best in zip(queries, exact, strict=True)
+        )
+        for name, index in opened.items()
+    }
+    base = mean(times["one index", "default"])
+    print(f"{len(queries)} queries, {len(one):,} documents; the one index takes {base * 1000:.2f} ms by default\n")
+    columns = "".join(f" {what}: time, recall, scored, Ray |" for what in SETTINGS)
+    print(f"| |{columns} exhaustive is bit for bit the same |")
+    print("|---|" + "---|" * (len(SETTINGS) + 1))
+    for name in opened:
+        cells = []
+        for what in SETTINGS:
+            rankings = last[name, what]
+            recall = mean(
+                len({h.docno for h in best} & {h.docno for h in found}) / max(len(best), 1)
+                for best, found in zip(exact, rankings, strict=True)
+            )
+            scored = mean(ranking.stats.documents_scored for ranking in rankings)
+            wait = mean(waits[name, what]) / base
+            spent = mean(times[name, what]) / base
+            cells.append(f"{spent:.2f}, {recall:.3f}, {scored:,.0f}, {wait:.2f}")
+        print(f"| {name} | {' | '.join(cells)} | {'yes' if same[name] else 'NO'} |")
+
+
+def report_clients(
+    opened: Mapping[str, AnyIndex], queries: list[EncodedText], clients: list[int], seconds: float
+) -> None:
+    print("\nAnswers a second, as multiples of the one index with one client:\n")
+    print("| |" + "".join(f" {count} client{'s' if count > 1 else ''} |" for count in clients))
+    print("|---|" + "---|" * len(clients))
+    base = 0.0
+    for name, index in opened.items():
+        rates = [rate(lambda i, index=index: index.search(queries[i % len(queries)]), n, seconds) for n in clients]  # type: ignore[misc]
+        base = base or rates[0]
+        print(f"| {name} |" + "".join(f" {one / base:.2f} |" for one in rates))
+
+
+def rate(ask: Callable[[int], object], clients: int, seconds: float) -> float:
+    end = perf_counter() + seconds
+
+    def client(first: int) -> int:
+        done = 0
+        while perf_counter() < end:
+            ask(first * 17 + done)
+            done += 1
+        return done
+
+    with ThreadPoolExecutor(clients) as pool:
+        return sum(pool.map(client, range(clients))) / seconds
+
+
+def report_builds(passages: int) -> None:
+    documents = standard_library()[:passages]
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        started = perf_counter()
+        Index.build(folder / "one.sec", documents, progress=False)
+        base = perf_counter() - started
+        rows = [("one index, all cores of this process", base)]
+        for cpus in dict.fromkeys((1, usable_cores())):
+            ray.init(
+                address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+            )
+            for shards in (1, 2, 4):
+                path = folder / "many.sec"
+                started = perf_counter()
+                build_shards(path, documents, shards=shards, progress=False)
+                rows.append((f"{shards} shards, Ray with {cpus} CPUs", perf_counter() - started))
+                print(rows[-1], file=sys.stderr)
+                shutil.rmtree(path)
+            ray.shutdown()
+    print(f"{len(documents):,} documents; one index takes {base:.0f} s\n\n| | time |\n|---|---|")
+    for name, spent in rows:
+        print(f"| {name} | {spent / base:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
