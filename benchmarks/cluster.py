@@ -56,9 +56,14 @@ def main() -> None:
     parser.add_argument("--passages", type=int, default=600)
     options = parser.parse_args()
     if options.build:
-        return report_builds(options.passages)
-    if options.collection is None:
+        report_builds(options.passages)
+    elif options.collection is None:
         parser.error("give --collection DIR, or --build")
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
     stored = encode(options.collection, options.cache)
     texts, _ = read_queries(options.collection, options.most_queries)
     queries = [stored.encode_query(text) for text in texts.values()]
