@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,7 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, ray_cluster: An
     folder = tmp_path / "big.sec"
     while len(list(folder.glob("building/shard-*/*.npz"))) < 6:
         assert build.poll() is None
+        time.sleep(0.02)
     build.send_signal(signal.SIGKILL)
     build.wait()
     done = list(folder.glob("building/shard-*/*.npz"))
@@ -238,8 +240,9 @@ def test_finished_shards_are_not_made_again_and_nothing_is_read_again(
 
     def finish_some(folder: Path, plan: Any, shard: int, scale: Any) -> Any:
         if shard == 1:
-            while not all((folder / BUILDING / plan.shards[n].name / "finished.json").exists() for n in (0, 2)):
-                pass
+            others = [folder / BUILDING / plan.shards[n].name for n in (0, 2)]
+            while not all((other / "finished.json").exists() and not [*other.glob("*.npz")] for other in others):
+                time.sleep(0.02)
             raise OSError("no space left")
         return real(folder, plan, shard, scale)
 
