@@ -1,5 +1,6 @@
 """Shards are built on a Ray cluster as one index would be, whatever dies meanwhile."""
 
+import gc
 import json
 import os
 import random
@@ -240,7 +241,7 @@ def test_finished_shards_are_not_made_again_and_nothing_is_read_again(
 
     def finish_some(folder: Path, plan: Any, shard: int, scale: Any) -> Any:
         if shard == 1:
-            others = [folder / BUILDING / plan.shards[n].name for n in (0, 2)]
+            others = [folder / BUILDING / f"shard-000{n}" for n in (0, 2)]
             while not all((other / "finished.json").exists() and not [*other.glob("*.npz")] for other in others):
                 time.sleep(0.02)
             raise OSError("no space left")
@@ -291,6 +292,21 @@ def test_a_collection_stays_until_the_new_one_is_ready(tmp_path: Path) -> None:
     assert sum(len(shard) for shard in shards_of(folder)) == 120
     names = {record.name for record in Layout.read(folder).shards}
     assert {path.name for path in folder.iterdir()} == names | {"shards.json"}
+
+
+def test_an_open_shard_stays_readable_when_its_collection_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "big.sec"
+    build_shards(folder, random_documents(20), shards=1, encoder=None)
+    opened = shards_of(folder)
+    before = stored(opened)
+    build_shards(folder, random_documents(10), shards=1, encoder=None, overwrite=True)
+    assert stored(opened) == before
+    assert len(shards_of(folder)[0]) == 10
+    del opened
+    gc.collect()
+    build_shards(folder, random_documents(5), shards=1, encoder=None, overwrite=True)
+    (record,) = Layout.read(folder).shards
+    assert {path.name for path in folder.iterdir()} == {record.name, "shards.json"}
 
 
 def test_bad_and_repeated_documents_are_told_with_their_places_or_skipped(tmp_path: Path) -> None:
