@@ -470,5 +470,13 @@ def test_the_command_builds_on_ray_of_its_own_with_the_real_encoder(
     assert "in 2 shards" in done.stdout
     one = Index.build(tmp_path / "one.sec", passages[:60], encoder=encoder)
     assert_is_like_one_index(tmp_path / "big.sec", one)
-    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+    for wrong, message in (
+        (command, "there is a collection in shards at"),
+        ([*command[:-1], "other.sec", "--ray", "127.0.0.1:1"], "there is no Ray cluster at '127.0.0.1:1'"),
+        ([*command[:5], "other.sec"], "name the corpus first"),
+    ):
+        failed = subprocess.run(wrong, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert failed.returncode in (1, 2)
+        assert failed.stderr.startswith(f"secateurs: {message}")
+        assert failed.stderr.count("\n") == 1
+    assert not (tmp_path / "other.sec").exists()
