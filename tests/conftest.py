@@ -81,16 +81,18 @@ def build_random(path: Path, count: int = 40, **options: object) -> Index:
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[Any]:
     """A Ray cluster of three nodes on this machine, "head", "one" and "two", with this process connected to it."""
-    from secateurs.cluster.ray_connection import connect
-
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
     from ray.cluster_utils import Cluster
+
+    from secateurs.cluster.ray_connection import connect
 
     small = {"num_cpus": 1, "object_store_memory": 80_000_000}
     cluster = Cluster(initialize_head=True, head_node_args={"node_name": "head", "include_dashboard": False, **small})
     for name in ("one", "two"):
         cluster.add_node(node_name=name, **small)
-    ray = connect(cluster.address)
+    ray.shutdown()  # a page of the documentation may have started one
+    connect(cluster.address)
     yield cluster
     ray.shutdown()
     cluster.shutdown()

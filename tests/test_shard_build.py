@@ -1,5 +1,6 @@
 """Shards are built on a Ray cluster as one index would be, whatever dies meanwhile."""
 
+import gc
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -193,6 +195,7 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, ray_cluster: An
     folder = tmp_path / "big.sec"
     while len(list(folder.glob("building/shard-*/*.npz"))) < 6:
         assert build.poll() is None
+        time.sleep(0.02)
     build.send_signal(signal.SIGKILL)
     build.wait()
     done = list(folder.glob("building/shard-*/*.npz"))
@@ -238,8 +241,9 @@ def test_finished_shards_are_not_made_again_and_nothing_is_read_again(
 
     def finish_some(folder: Path, plan: Any, shard: int, scale: Any) -> Any:
         if shard == 1:
-            while not all((folder / BUILDING / plan.shards[n].name / "finished.json").exists() for n in (0, 2)):
-                pass
+            others = [folder / BUILDING / f"shard-000{n}" for n in (0, 2)]
+            while not all((other / "finished.json").exists() and not [*other.glob("*.npz")] for other in others):
+                time.sleep(0.02)
             raise OSError("no space left")
         return real(folder, plan, shard, scale)
 
@@ -288,6 +292,21 @@ def test_a_collection_stays_until_the_new_one_is_ready(tmp_path: Path) -> None:
     assert sum(len(shard) for shard in shards_of(folder)) == 120
     names = {record.name for record in Layout.read(folder).shards}
     assert {path.name for path in folder.iterdir()} == names | {"shards.json"}
+
+
+def test_an_open_shard_stays_readable_when_its_collection_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "big.sec"
+    build_shards(folder, random_documents(20), shards=1, encoder=None)
+    opened = shards_of(folder)
+    before = stored(opened)
+    build_shards(folder, random_documents(10), shards=1, encoder=None, overwrite=True)
+    assert stored(opened) == before
+    assert len(shards_of(folder)[0]) == 10
+    del opened
+    gc.collect()
+    build_shards(folder, random_documents(5), shards=1, encoder=None, overwrite=True)
+    (record,) = Layout.read(folder).shards
+    assert {path.name for path in folder.iterdir()} == {record.name, "shards.json"}
 
 
 def test_bad_and_repeated_documents_are_told_with_their_places_or_skipped(tmp_path: Path) -> None:
@@ -451,5 +470,13 @@ def test_the_command_builds_on_ray_of_its_own_with_the_real_encoder(
     assert "in 2 shards" in done.stdout
     one = Index.build(tmp_path / "one.sec", passages[:60], encoder=encoder)
     assert_is_like_one_index(tmp_path / "big.sec", one)
-    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
+    for wrong, message in (
+        (command, "there is a collection in shards at"),
+        ([*command[:-1], "other.sec", "--ray", "127.0.0.1:1"], "there is no Ray cluster at '127.0.0.1:1'"),
+        ([*command[:5], "other.sec"], "name the corpus first"),
+    ):
+        failed = subprocess.run(wrong, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert failed.returncode in (1, 2)
+        assert failed.stderr.startswith(f"secateurs: {message}")
+        assert failed.stderr.count("\n") == 1
+    assert not (tmp_path / "other.sec").exists()

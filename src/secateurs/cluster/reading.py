@@ -26,7 +26,7 @@ def read_sources(
 ) -> Stream:
     """Several sources at once, in turn, each by a task of its own; `get` gives the result of a task.
 
-    On this machine, because the corpus may be nowhere else, and one core reads for a thousand that encode.
+    On this machine, because the corpus may be nowhere else, and one core reads for hundreds that encode.
     """
     reader = ray.remote(tasks.read_source).options(
         num_returns="streaming",

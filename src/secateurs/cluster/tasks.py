@@ -24,6 +24,7 @@ from ..index.index import Index
 from ..index.locks import retire
 from ..index.making import make_index
 from ..index.storage import write_whole
+from .layout import shard_names
 from .pieces import Pieces, Placed, Survey, digest_of, is_written, piece_path, split, write_piece
 from .plan import BUILDING, PLAN, Plan, Scale
 from .sources import Source
@@ -71,7 +72,7 @@ def encode_piece(
             f"{platform.node()} does not see {folder}: put it on a file system that all machines of the Ray cluster "
             "share, or build with --per-node (per_node=True), which keeps each shard on a machine's own disk"
         )
-    path = piece_path(folder / BUILDING / record.name, source, head.number)
+    path = piece_path(_own(folder, plan, shard), source, head.number)
     digest = f"{plan.encoder.get('fingerprint')} {head.digest}"
     if not is_written(path, digest):
         write_piece(path, documents, given or _encoder(plan.encoder), digest)
@@ -94,22 +95,22 @@ def _encoder(spec: Mapping[str, Any]) -> Encoder | None:
 
 
 def survey_shard(folder: Path, plan: Plan, shard: int, counts: Sequence[int]) -> Survey:
-    return _pieces(folder, plan, shard, counts).survey()
+    return Pieces(_own(folder, plan, shard), counts).survey()
 
 
 def sample_shard(folder: Path, plan: Plan, shard: int, counts: Sequence[int], bound: int) -> NDArray[np.float16]:
-    return _pieces(folder, plan, shard, counts).sample(bound)
+    return Pieces(_own(folder, plan, shard), counts).sample(bound)
 
 
 def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str, int]:
     """The shard's pieces become its index, and go. Gives what the index holds."""
     name = plan.shards[shard].name
-    own = folder / BUILDING / name
+    own = _own(folder, plan, shard)
     if not _is_finished(own, plan):
         int8 = scale.int8
         make_index(
             folder / name,
-            _pieces(folder, plan, shard, scale.pieces[shard]).items(),
+            Pieces(own, scale.pieces[shard]).items(),
             None,
             plan.recipe,
             spec=plan.encoder,
@@ -141,5 +142,6 @@ def tidy(folder: Path, names: Sequence[str]) -> None:
     shutil.rmtree(folder / BUILDING, ignore_errors=True)
 
 
-def _pieces(folder: Path, plan: Plan, shard: int, counts: Sequence[int]) -> Pieces:
-    return Pieces(folder / BUILDING / plan.shards[shard].name, counts)
+def _own(folder: Path, plan: Plan, shard: int) -> Path:
+    """Where a shard's pieces are: the same for all plans with so many shards, so that another can use them."""
+    return folder / BUILDING / shard_names(len(plan.shards))[shard]
