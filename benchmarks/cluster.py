@@ -7,19 +7,14 @@ this machine. Queries are encoded before, and each is asked of all in turn, one 
 machine disturbs all. Times are multiples of the one index's with the default settings; "Ray" is what is left of a
 query's time when the slowest shard's own work is taken away; recall is that of the ten best of exhaustive search over
 the one index, whose ranking the shards must also give bit for bit. Then as many clients ask at once as `--clients`.
-
-    python benchmarks/cluster.py --build [--passages 600]
-
-builds an index of so many documentation strings of this Python, text to index, in this process and by Ray with one CPU
-and with all.
+What is measured also goes to CACHE/NAME.cluster.json, for benchmarks/sizing.py. How building gains from cores is in
+benchmarks/shard_build.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import sys
-import tempfile
+import json
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +22,6 @@ from statistics import mean
 from time import perf_counter
 from typing import Any
 
-import ray
 from judged import encode, progress, read_queries
 
 from secateurs import EncodedText, Index
@@ -35,9 +29,7 @@ from secateurs.cluster.building import build_shards
 from secateurs.cluster.opening import AnyIndex
 from secateurs.cluster.ray_connection import connect
 from secateurs.cluster.sharded import ShardedIndex
-from secateurs.demo import standard_library
 from secateurs.records import Ranking
-from secateurs.threads import usable_cores
 
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "p 3": {"p": 3}, "unpruned": {"p": None}}
 EXACT = {"effort": "exact"}
@@ -45,25 +37,14 @@ EXACT = {"effort": "exact"}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--collection", type=Path)
+    parser.add_argument("--collection", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=Path(".cache"))
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--most-queries", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--seconds", type=float, default=5, help="for each number of clients")
-    parser.add_argument("--build", action="store_true")
-    parser.add_argument("--passages", type=int, default=600)
     options = parser.parse_args()
-    if options.build:
-        report_builds(options.passages)
-    elif options.collection is None:
-        parser.error("give --collection DIR, or --build")
-    else:
-        compare(options)
-
-
-def compare(options: argparse.Namespace) -> None:
     stored = encode(options.collection, options.cache)
     texts, _ = read_queries(options.collection, options.most_queries)
     queries = [stored.encode_query(text) for text in texts.values()]
@@ -76,7 +57,14 @@ def compare(options: argparse.Namespace) -> None:
             build_shards(path, stored.documents(), shards=count, encoder=None, progress=True)
         opened[f"{count} in this process"] = ShardedIndex(path)
         opened[f"{count} on Ray"] = ShardedIndex(path, ray="local")
-    report_searches(opened, queries, options.rounds)
+    measured = report_searches(opened, queries, options.rounds)
+    facts = {
+        "documents": len(one),
+        "embeddings": one.info()["embeddings"],
+        "bytes": one.info()["bytes"],
+        "ms": measured,
+    }
+    (options.cache / f"{options.collection.name}.cluster.json").write_text(json.dumps(facts, indent=1))
     report_clients(opened, queries, options.clients, options.seconds)
 
 
@@ -84,7 +72,10 @@ def made(path: Path, stored: Index) -> Index:
     return Index(path) if path.exists() else Index.build(path, stored.documents(), encoder=None, progress=True)
 
 
-def report_searches(opened: Mapping[str, AnyIndex], queries: list[EncodedText], rounds: int) -> None:
+def report_searches(
+    opened: Mapping[str, AnyIndex], queries: list[EncodedText], rounds: int
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """The milliseconds of each, whole and without the work of the slowest shard."""
     one = opened["one index"]
     for query in queries[:5]:
         for index in opened.values():
@@ -129,6 +120,10 @@ def report_searches(opened: Mapping[str, AnyIndex], queries: list[EncodedText], 
             spent = mean(times[name, what]) / base
             cells.append(f"{spent:.2f}, {recall:.3f}, {scored:,.0f}, {wait:.2f}")
         print(f"| {name} | {' | '.join(cells)} | {'yes' if same[name] else 'NO'} |")
+    return {
+        name: {what: (mean(times[name, what]) * 1000, mean(waits[name, what]) * 1000) for what in SETTINGS}
+        for name in opened
+    }
 
 
 def report_clients(
@@ -156,31 +151,6 @@ def rate(ask: Callable[[int], object], clients: int, seconds: float) -> float:
 
     with ThreadPoolExecutor(clients) as pool:
         return sum(pool.map(client, range(clients))) / seconds
-
-
-def report_builds(passages: int) -> None:
-    documents = standard_library()[:passages]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        started = perf_counter()
-        Index.build(folder / "one.sec", documents, progress=False)
-        base = perf_counter() - started
-        rows = [("one index, all cores of this process", base)]
-        for cpus in dict.fromkeys((1, usable_cores())):
-            ray.init(
-                address="local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-            )
-            for shards in (1, 2, 4):
-                path = folder / "many.sec"
-                started = perf_counter()
-                build_shards(path, documents, shards=shards, progress=False)
-                rows.append((f"{shards} shards, Ray with {cpus} CPUs", perf_counter() - started))
-                print(rows[-1], file=sys.stderr)
-                shutil.rmtree(path)
-            ray.shutdown()
-    print(f"{len(documents):,} documents; one index takes {base:.0f} s\n\n| | time |\n|---|---|")
-    for name, spent in rows:
-        print(f"| {name} | {spent / base:.2f} |")
 
 
 if __name__ == "__main__":
