@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,8 +34,12 @@ def test_python_blocks_run(
     if '"demo.sec"' in PROSE[page]:
         Index.build("demo.sec", passages, encoder=encoder)
     namespace: dict[str, object] = {}
-    for block in blocks(page, "python"):
-        exec(compile(block, page, "exec"), namespace)
+    try:
+        for block in blocks(page, "python"):
+            exec(compile(block, page, "exec"), namespace)
+    finally:
+        if "ray" in sys.modules:  # nobody else should be connected to what was started here
+            sys.modules["ray"].shutdown()
 
 
 def test_the_pages_that_should_show_python_do() -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .cluster.building import build_shards
+    from .cluster.sharded import ShardedIndex
     from .encoders import Encoder, load_encoder
     from .errors import SecateursError
     from .explain import Explanation
@@ -33,7 +35,9 @@ _HOME = {
     "SearchSettings": ".records",
     "SearchStats": ".records",
     "SecateursError": ".errors",
+    "ShardedIndex": ".cluster.sharded",
     "TokenKind": ".records",
+    "build_shards": ".cluster.building",
     "load_encoder": ".encoders",
     "prune": ".pruning",
 }
@@ -52,7 +56,9 @@ __all__ = [
     "SearchSettings",
     "SearchStats",
     "SecateursError",
+    "ShardedIndex",
     "TokenKind",
+    "build_shards",
     "load_encoder",
     "prune",
 ]
