@@ -36,7 +36,7 @@ from .layout import Layout, ShardRecord, is_sharded, shard_names
 from .nodes import alive, is_gone, nodes_for, pinned, strategies
 from .pieces import Survey
 from .plan import BUILDING, Plan, Scale, check_collection_target, new_names, unfinished
-from .ray_connection import connect
+from .ray_connection import connect, first_line
 from .reading import digest_of_all, hand_over, joint_digest, read_sources
 from .sources import Source, expected, sources_of
 
@@ -283,12 +283,17 @@ class _Build:
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, SecateursError | OSError | MemoryError):
                 raise error.cause from None
+            if isinstance(error.cause, exceptions.RaySystemError | ImportError):  # what was sent is not known there
+                raise SecateursError(
+                    f"{work} cannot run on a machine of the cluster ({first_line(error.cause)}): all of them need the "
+                    "same versions of Python, Ray and Secateurs"
+                ) from None
             raise
         except exceptions.RayError as error:
             record = None if shard is None else self._plan.shards[shard]
             if record is not None and record.node is not None and record.node not in alive(self._ray):
                 raise is_gone(record) from None
-            problem = str(error).strip().partition("\n")[0].rstrip(".")
             raise SecateursError(
-                f"{work} failed again and again ({problem}). What is done is kept: give the same command again to go on"
+                f"{work} failed again and again ({first_line(error)}). What is done is kept: give the same command "
+                "again to go on"
             ) from None

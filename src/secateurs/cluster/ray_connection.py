@@ -33,7 +33,7 @@ def connect(address: str | None = None) -> ModuleType:
         ray.init(address=wanted, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (OSError, RuntimeError, ValueError) as error:
         raise SecateursError(
-            f"there is no Ray cluster at {wanted!r} ({_first_line(error)}): start one with  ray start --head  "
+            f"there is no Ray cluster at {wanted!r} ({first_line(error)}): start one with  ray start --head  "
             "and name it, or leave the address away to work on this machine alone"
         ) from error
     return ray
@@ -46,5 +46,5 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

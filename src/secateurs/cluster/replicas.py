@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ShardsMissingError, UsageError, require
 from .fleet import LOG, Arguments
 from .layout import Layout, ShardRecord
-from .ray_connection import connect
+from .ray_connection import connect, first_line
 from .shard import Shard
 
 _THREADS = 8  # calls that an actor works on at once
@@ -214,7 +214,7 @@ class RayFleet:
                 except exceptions.ActorUnavailableError:
                     pass  # it is being started anew
                 except exceptions.RayError as error:
-                    LOG.warning("%s: a replica cannot be started (%s)", replica.record.name, _first_line(error))
+                    LOG.warning("%s: a replica cannot be started (%s)", replica.record.name, first_line(error))
                     replica.actor = None
                 replica.probe = None
             if replica.suspect and replica.probe is None:
@@ -251,7 +251,3 @@ class RayFleet:
             )
             .remote(str(self._path / replica.record.name))
         )
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
