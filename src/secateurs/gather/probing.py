@@ -2,7 +2,7 @@
 
 Below two hundred thousand cells, one kernel meets every centroid: exact, and nothing to build. From there on, reading
 all centroids from memory takes too long. Centroids that lie together then form groups of about 64; the kernel meets the
-groups' centres, and another the members of the best 128 groups. Nearly all of the nearest cells are among them:
+groups' centres, and another the members of the best 128 or more. Nearly all of the nearest cells are among them:
 benchmarks/probing.py measures how many, beside a graph over the centroids.
 
 A group is as good as its centre's product, and better the more it spreads: the farther its members lie from the centre,
@@ -11,6 +11,7 @@ the nearer to the query the nearest of them may be.
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from .clustering import cluster
 
 MANY_CELLS = 200_000  # from here on they are grouped
 _CELLS_PER_GROUP = 64
-_GROUPS_MET = 128
+_GROUPS_MET = 128  # at least; and twice the root of their number, without which a million cells cost some recall
 _REACH = 65  # what a group's spread counts: about three times the size of a rounded query embedding's numbers
 _TILE = 64  # blocks of sixteen centroids that stay in the second-level cache while all kept embeddings meet them
 _NEVER = -(2**30)  # less than any product
@@ -91,7 +92,7 @@ class _Grouped:
         self._count = len(sizes)
 
     def probe(self, fours: NDArray[np.int8], kept: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> None:
-        met = max(_GROUPS_MET, cells.shape[1])  # a group has at least one cell
+        met = max(_GROUPS_MET, 2 * isqrt(self._count), cells.shape[1])  # a group has at least one cell
         if 4 * met > self._count:  # nearly everything is wanted
             _probe(fours, kept, self._packed, self._start, cells, products)
         else:
