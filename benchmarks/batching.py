@@ -20,7 +20,7 @@ from service_load import questions
 
 from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.gather.cells import _NEVER, Cells, _probe
+from secateurs.gather.cells import Cells
 from secateurs.maxsim import round_query
 
 SIZES = (1, 2, 4, 8)
@@ -84,11 +84,7 @@ def encode(encoder: OnnxEncoder, texts: list[str]) -> np.ndarray:
 def probe(cells: Cells, embeddings: np.ndarray) -> None:
     """The nearest 32 cells of each embedding, as Cells.gather looks for them."""
     rounded, _ = round_query(embeddings)
-    padded = np.zeros((len(rounded), cells._centroids.width), dtype=np.int8)
-    padded[:, : rounded.shape[1]] = rounded
-    found = np.zeros((len(rounded), NPROBE + 1), dtype=np.int32)
-    products = np.full((len(rounded), NPROBE + 1), _NEVER, dtype=np.int32)
-    _probe(padded, len(rounded), cells._centroids.packed, cells._centroids.start, found, products)
+    cells._centroids.nearest(rounded, NPROBE + 1)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from conftest import build_random, random_documents, random_text
 
 from secateurs import Document, Index, SecateursError
 from secateurs.errors import DamagedIndexError
+from secateurs.gather import probing
 from secateurs.index.storage import MANIFEST, Manifest
 
 FILES = {
@@ -27,7 +28,7 @@ FILES = {
         "cell_documents.npy",
         "embedding_cells.npy",
     ),
-    "codebooks": ("centre.npy", "cell_centroids.npy", "levels.npy"),
+    "codebooks": ("centre.npy", "cell_centroids.npy", "cell_groups.npy", "levels.npy"),
     "deletions": ("numbers.npy", "frequencies.npy"),
 }
 EVERY_FILE = [f"{part}/{name}" for part, names in FILES.items() for name in names]
@@ -37,7 +38,9 @@ EVERY_FILE = [f"{part}/{name}" for part, names in FILES.items() for name in name
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two segments, something deleted, and the store with the most files."""
     path = tmp_path_factory.mktemp("sound") / "i.sec"
-    index = build_random(path, store="residual4", gather=("cells", "faiss"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probing, "MANY_CELLS", 1)
+        index = build_random(path, store="residual4", gather=("cells", "faiss"))
     index.add([Document("new", "text", {"i": 7}, random_text(np.random.default_rng(3), 4))])
     index.delete(["d004", "d005"])
     for part, names in FILES.items():

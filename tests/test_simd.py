@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from secateurs import maxsim, simd
-from secateurs.gather import cells, clustering
+from secateurs.gather import clustering, probing
 
 
 def test_sixteen_vectors_are_packed_four_dimensions_to_a_lane() -> None:
@@ -91,10 +91,10 @@ def test_the_best_cells_come_best_first_and_the_earlier_of_equals(
     queries = np.zeros((-(-kept // 4) * 4, 8), dtype=np.int8)
     queries[:kept] = rng.integers(-3, 4, (kept, 8))
     packed, start = simd.pack(centroids)
-    start[count:] = cells._NEVER
+    start[count:] = probing._NEVER
     found = np.zeros((len(queries), nprobe), dtype=np.int32)
-    products = np.full((len(queries), nprobe), cells._NEVER, dtype=np.int32)
-    cells._probe(queries, kept, packed, start, found, products)
+    products = np.full((len(queries), nprobe), probing._NEVER, dtype=np.int32)
+    probing._probe(queries, kept, packed, start, found, products)
     for i in range(kept):
         similar = centroids.astype(np.int64) @ queries[i]
         expected = np.argsort(-similar, kind="stable")[:nprobe]

@@ -6,40 +6,30 @@ the nearest cell not looked into stands in, because it can hardly be better than
 exact scoring, most promising first.
 
     cell_centroids.npy   (cells, dim) int8, in steps of the int8 store, dim rounded up to a multiple of four
+    cell_groups.npy      (cells,) int32: the group of each cell, see probing.py; only where there are very many cells
     cell_offsets.npy     (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
     cell_documents.npy   (listed,) int32: numbers of documents, ascending within a cell, each once
     embedding_cells.npy  (embeddings,) uint32: the cell of each embedding; store residual4 only
 
-The first file belongs to the codebook, which all segments share, so that a query looks at the centroids once; the
-others to a segment. How they are made is in cell_lists.py.
+The first two belong to the codebook, which all segments share, so that a query looks at the centroids once; the others
+to a segment. How they are made is in cell_lists.py.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..maxsim import round_query
 from ..records import SearchPlan
-from ..simd import LANES, any_larger, compiled, fill, load, multiply_add, pack, splat, store
+from ..simd import compiled
+from .probing import Centroids
 
-_TILE = 64  # blocks of sixteen centroids that stay in the second-level cache while all kept embeddings meet them
-_NEVER = -(2**30)  # less than any product
 _ALL = np.zeros(0, dtype=bool)
-
-
-class Centroids:
-    """All cells' centroids, laid out for the kernel."""
-
-    def __init__(self, centroids: NDArray[np.int8]) -> None:
-        self.width = centroids.shape[1]
-        self.count = len(centroids)
-        self.packed, self.start = pack(centroids)
-        self.start[self.count :] = _NEVER
 
 
 class Lists(NamedTuple):
@@ -61,24 +51,19 @@ class Cells:
     def gather(
         self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
-        kept = len(embeddings)
-        if kept == 0:
+        if len(embeddings) == 0:
             return np.empty(0, dtype=np.int64), 0
         rounded, unit = round_query(embeddings)
-        fours = np.zeros((-(-kept // 4) * 4, self._centroids.width), dtype=np.int8)
-        fours[:kept, : rounded.shape[1]] = rounded
         nprobe = min(plan.nprobe, self._centroids.count)
         one_more = min(nprobe + 1, self._centroids.count)  # the nearest cell not looked into
-        cells = np.zeros((len(fours), one_more), dtype=np.int32)
-        products = np.full((len(fours), one_more), _NEVER, dtype=np.int32)
-        _probe(fours, kept, self._centroids.packed, self._centroids.start, cells, products)
+        cells, products = self._centroids.nearest(rounded, one_more)
         sums, found = self._workspace()
         count = 0
         for first, documents, lists in self._segments:
             part = sums[first : first + documents]
             count += _add_up(
-                cells[:kept],
-                products[:kept],
+                cells,
+                products,
                 nprobe,
                 unit,
                 lists.offsets,
@@ -101,74 +86,6 @@ class Cells:
             self._own.arrays = sums, np.empty(self._documents + 1, dtype=np.int64)
         arrays: tuple[NDArray[np.int32], NDArray[np.int64]] = self._own.arrays
         return arrays
-
-
-@compiled
-def _probe(
-    queries: NDArray[np.int8],
-    kept: int,
-    packed: NDArray[np.int8],
-    start: NDArray[np.int32],
-    cells: NDArray[np.int32],
-    products: NDArray[np.int32],
-) -> None:
-    """For each query embedding the nprobe cells with the largest products, best first; of equals, the first cell.
-
-    Nothing is written but what beats the last place, so that all the products never exist at once.
-    """
-    width = queries.shape[1]
-    groups = width // 4
-    blocks = len(start) // LANES
-    last = cells.shape[1] - 1
-    sixteen = np.empty(LANES, dtype=np.int32)
-    for tile in range(0, blocks, _TILE):
-        for first in range(0, kept, 4):
-            at0 = first * width
-            at1, at2, at3 = at0 + width, at0 + 2 * width, at0 + 3 * width
-            bar0 = fill(products[first, last])
-            bar1 = fill(products[first + 1, last])
-            bar2 = fill(products[first + 2, last])
-            bar3 = fill(products[first + 3, last])
-            for block in range(tile, min(tile + _TILE, blocks)):
-                sum0 = load(start, block * 4 * LANES)
-                sum1 = sum0
-                sum2 = sum0
-                sum3 = sum0
-                for group in range(groups):
-                    column = load(packed, (block * groups + group) * 4 * LANES)
-                    sum0 = multiply_add(sum0, splat(queries, at0 + 4 * group), column)
-                    sum1 = multiply_add(sum1, splat(queries, at1 + 4 * group), column)
-                    sum2 = multiply_add(sum2, splat(queries, at2 + 4 * group), column)
-                    sum3 = multiply_add(sum3, splat(queries, at3 + 4 * group), column)
-                if any_larger(sum0, bar0):
-                    store(sixteen, 0, sum0)
-                    bar0 = fill(_insert(sixteen, block, cells[first], products[first]))
-                if any_larger(sum1, bar1):
-                    store(sixteen, 0, sum1)
-                    bar1 = fill(_insert(sixteen, block, cells[first + 1], products[first + 1]))
-                if any_larger(sum2, bar2):
-                    store(sixteen, 0, sum2)
-                    bar2 = fill(_insert(sixteen, block, cells[first + 2], products[first + 2]))
-                if any_larger(sum3, bar3):
-                    store(sixteen, 0, sum3)
-                    bar3 = fill(_insert(sixteen, block, cells[first + 3], products[first + 3]))
-
-
-@compiled
-def _insert(sixteen: NDArray[np.int32], block: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> Any:
-    """Put what beats the last place where it belongs, and give the new last place."""
-    last = len(products) - 1
-    for lane in range(LANES):
-        product = sixteen[lane]
-        if product > products[last]:
-            place = last
-            while place > 0 and products[place - 1] < product:
-                products[place] = products[place - 1]
-                cells[place] = cells[place - 1]
-                place -= 1
-            products[place] = product
-            cells[place] = block * LANES + lane
-    return products[last]
 
 
 @compiled

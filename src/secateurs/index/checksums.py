@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedIndexError, SecateursError
-from ..gather.files import CELLS_OF_EMBEDDINGS, CENTROIDS, FILES_OF
+from ..gather.files import CELLS_OF_EMBEDDINGS, CENTROIDS, FILES_OF, GROUPS
 from ..simd import compiled
 from .storage import REMEDY, Files, open_array, sync_folder
 
@@ -26,6 +26,7 @@ _CHECKED_WHEN_USED = frozenset(
         "documents.sqlite",
         CELLS_OF_EMBEDDINGS,
         CENTROIDS,
+        GROUPS,
         *chain(*FILES_OF.values()),
     }
 )

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gather.cells import Centroids
-from ..gather.files import CENTROIDS
+from ..gather.files import CENTROIDS, GROUPS
+from ..gather.probing import Centroids, group_cells
 from .checksums import check_bytes, check_files, describe_files
 from .locks import Hold
 from .storage import CODEBOOKS, CodebookRecord, Manifest, codebook_folder, open_array
@@ -36,6 +36,9 @@ class Learnt(NamedTuple):
             np.save(target / "centre.npy", self.int8.centre)
         if self.centroids is not None:
             np.save(target / CENTROIDS, self.centroids)
+            groups = group_cells(self.centroids)
+            if groups is not None:
+                np.save(target / GROUPS, groups)
         if self.levels is not None:
             np.save(target / "levels.npy", self.levels)
         step = self.int8.step if self.int8 is not None else None
@@ -59,17 +62,21 @@ class Codebook:
     @cached_property
     def centroids(self) -> NDArray[np.int8] | None:
         """(cells, width), or None if there are none."""
-        if CENTROIDS in self.record.files:
-            check_bytes(self.folder, self.record.files, CENTROIDS)
-        return self._array(CENTROIDS)
+        return self._checked(CENTROIDS)
 
     @cached_property
     def cells(self) -> Centroids:
         assert self.centroids is not None
-        return Centroids(self.centroids)
+        return Centroids(self.centroids, self._checked(GROUPS))
 
     def learnt(self) -> Learnt:
         return Learnt(self.record.embeddings, self.int8, self.centroids, self.levels, self.record.spread)
+
+    def _checked(self, name: str) -> NDArray[Any] | None:
+        """An array that is not checked when the codebook is opened."""
+        if name in self.record.files:
+            check_bytes(self.folder, self.record.files, name)
+        return self._array(name)
 
     def _array(self, name: str) -> NDArray[Any] | None:
         if name not in self.record.files:

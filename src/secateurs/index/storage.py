@@ -7,6 +7,7 @@
       codebooks/0b7d41c2e9aa/   what rows and cells mean; shared by all segments
         centre.npy              (dim,) float32: what int8 rows are relative to
         cell_centroids.npy      (cells, width) int8: gather="cells" and store residual4
+        cell_groups.npy         (cells,) int32: where there are very many cells, see gather/probing.py
         levels.npy              (16,) int8: store residual4
       segments/1f0c9a72b3d4/    some documents; ids are random, and a folder is never changed once a manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
