@@ -17,7 +17,13 @@ from secateurs.cluster.sharded import ShardedIndex
 from secateurs.corpus import BadDocumentError
 from secateurs.effort import share
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import DamagedIndexError, DuplicateDocumentError, SecateursError, UsageError
+from secateurs.errors import (
+    DamagedIndexError,
+    DuplicateDocumentError,
+    PartlyWrittenError,
+    SecateursError,
+    UsageError,
+)
 from secateurs.hashing import hash_of
 from secateurs.index.stores import Int8Store
 from secateurs.records import Ranking
@@ -203,6 +209,105 @@ def test_a_write_that_cannot_be_done_whole_is_not_begun(tmp_path: Path) -> None:
         assert len(many) == 21
 
 
+@pytest.mark.parametrize("wrong", [None, random_text(np.random.default_rng(0), 3, dim=7)])
+def test_one_wrong_document_and_no_shard_is_changed(tmp_path: Path, wrong: EncodedText | None) -> None:
+    documents = random_documents(30)
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 2)) as many:
+        for write in (many.add, many.update):
+            with pytest.raises(UsageError, match=r"document 11: 'odd' has (no embeddings|embeddings of 7 dimensions)"):
+                write([*documents[20:], Document("odd", "", {}, wrong)])
+        assert len(many) == 20
+
+
+def test_an_empty_shard_takes_only_what_the_others_could(tmp_path: Path) -> None:
+    here = [document for document in random_documents(30) if shard_of(document.docno, 2) == 0]
+    there = next(f"e{i}" for i in range(30) if shard_of(f"e{i}", 2) == 1)
+    odd = Document(there, "", {}, random_text(np.random.default_rng(0), 3, dim=7))
+    with ShardedIndex(make_shards(tmp_path / "many.sec", here, 2)) as many:
+        with pytest.raises(UsageError, match="7 dimensions"):
+            many.add([odd])
+        assert many.add([replace(odd, encoded=here[0].encoded)]).added == 1
+        assert len(many.search(here[0].encoded, k=50, effort="exact")) == len(here) + 1  # type: ignore[arg-type]
+
+
+def test_what_is_written_to_a_collection_that_was_replaced_is_refused(tmp_path: Path) -> None:
+    documents = random_documents(30)
+    path = make_shards(tmp_path / "many.sec", documents[:20], 2)
+    with ShardedIndex(path) as many:
+        make_shards(tmp_path / "other.sec", documents, 3)
+        for name in shard_names(3):
+            (tmp_path / "other.sec" / name).rename(path / f"{name}-new")
+        Layout(tuple(ShardRecord(f"{name}-new") for name in shard_names(3)), "a test").write(path)
+        for change in (
+            lambda: many.add(documents[20:]),
+            lambda: many.update(documents[20:]),
+            lambda: many.delete(["d001"]),
+            many.compact,
+            many.refresh,
+        ):
+            with pytest.raises(SecateursError, match="was built anew since it was opened: open it again"):
+                change()
+        assert len(many.search(documents[0].encoded, k=50, effort="exact")) == 20  # type: ignore[arg-type]
+
+
+def test_a_write_that_some_shards_cannot_do_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = random_documents(30)
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 2)) as many:
+
+        def full(*arguments: object) -> None:
+            raise OSError("no space left")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(many._members._fleet._shards[1], "update", full)  # type: ignore[attr-defined]
+            with pytest.raises(PartlyWrittenError, match=r"1 of 2 shards .* not shard-0001 \(no space left\)"):
+                many.add(documents[20:])
+        added = len(many) - 20
+        assert 0 < added < 10
+        changes = many.update(documents[20:])
+        assert (changes.added, changes.replaced) == (10 - added, added)
+        assert len(many) == 30
+
+
+def test_after_closing_there_is_one_clear_error(tmp_path: Path) -> None:
+    many = ShardedIndex(make_shards(tmp_path / "many.sec", random_documents(10), 2))
+    many.close()
+    for use in (lambda: many.search(random_text(np.random.default_rng(0), 2)), lambda: many.delete(["d001"])):
+        with pytest.raises(SecateursError, match="is closed: open it again"):
+            use()
+
+
+def test_a_state_that_cannot_be_read_is_told_by_refresh_and_the_last_one_is_searched(tmp_path: Path) -> None:
+    documents = random_documents(20)
+    path = make_shards(tmp_path / "many.sec", documents, 2)
+    manifest = path / "shard-0001" / "manifest.json"
+    with ShardedIndex(path) as many:
+        good = manifest.read_bytes()
+        manifest.write_bytes(b"{")
+        with pytest.raises(SecateursError, match="cannot be read"):
+            many.refresh()
+        assert len(many.search(documents[0].encoded, k=50, effort="exact")) == 20  # type: ignore[arg-type]
+        manifest.write_bytes(good)
+        assert not many.refresh()
+
+
+def test_an_encoder_of_ones_own_encodes_what_is_written(
+    tmp_path: Path, encoder: OnnxEncoder, passages: list[dict[str, str]]
+) -> None:
+    documents = [Document(passage["docno"], passage["text"]) for passage in passages[:20]]
+    path = make_shards(tmp_path / "many.sec", documents[:10], 2, encoder=encoder)
+    one = Index.build(tmp_path / "one.sec", documents, encoder=encoder, store="float16")
+    with ShardedIndex(path, encoder) as many:
+        many.add(documents[10:])
+        for number in range(2):
+            for document in Index(path / shard_names(2)[number]).documents():
+                tokens = one.snapshot.similarities(one.encode_query("x"), document.docno)[1]
+                assert document.encoded is not None
+                assert document.encoded.token_ids.tolist() == tokens.tolist()
+        with pytest.raises(UsageError, match="brings its embeddings"):
+            many.add([Document("own", "", {}, random_text(np.random.default_rng(0), 2, dim=96))])
+        assert all(shard._index._encoder is None for shard in many._members._fleet._shards)  # type: ignore[attr-defined]
+
+
 def test_what_another_process_writes_is_seen_and_counted(tmp_path: Path) -> None:
     documents = random_documents(40)
     path = make_shards(tmp_path / "many.sec", documents[:30], 2)
@@ -225,7 +330,7 @@ def test_a_shard_that_fails_in_mid_search_is_an_error_or_left_out(
         def broken(*arguments: object) -> None:
             raise DamagedIndexError("a block was altered")
 
-        monkeypatch.setattr(many._fleet._shards[2], "search", broken)  # type: ignore[attr-defined]
+        monkeypatch.setattr(many._members._fleet._shards[2], "search", broken)  # type: ignore[attr-defined]
         with pytest.raises(DamagedIndexError, match="a block was altered"):
             many.search(query)
         ranking = many.search(query, k=40, partial=True, effort="exact")
@@ -250,6 +355,16 @@ def test_what_is_not_a_collection_is_refused(tmp_path: Path, spoil: Callable[[Pa
     spoil(path)
     with pytest.raises(SecateursError, match=said):
         ShardedIndex(path)
+
+
+def test_one_index_where_shards_are_is_told_apart(tmp_path: Path) -> None:
+    path = make_shards(tmp_path / "many.sec", random_documents(10), 2)
+    with pytest.raises(SecateursError, match="a collection in shards, and one index is wanted"):
+        Index(path)
+    with pytest.raises(UsageError, match="replicas are for a cluster"):
+        ShardedIndex(path, replicas=2)
+    with pytest.raises(UsageError, match="at least one replica"):
+        ShardedIndex(path, replicas=0)
 
 
 def _set(folder: Path, name: str, value: object) -> None:
@@ -281,8 +396,13 @@ def test_bad_settings_are_told_as_by_one_index(tmp_path: Path) -> None:
         ]:
             with pytest.raises(UsageError, match=said):
                 many.search(query, **how)  # type: ignore[arg-type]
-        with pytest.raises(SecateursError, match="built without"):
-            many.search(query, gather="faiss")
+        for partial in (False, True):  # which is not that a shard is missing
+            with pytest.raises(SecateursError, match="built without"):
+                many.search(query, gather="faiss", partial=partial)
+        with pytest.raises(UsageError, match="gather"):
+            many.search(query, gather="sideways")
+        with pytest.raises(UsageError, match="a docno is a text"):
+            many.delete([["d001"]])  # type: ignore[list-item]
         with pytest.raises(UsageError, match="2 dimensions"):
             many.search(EncodedText(np.ones((1, 2)), [0], [0]))  # type: ignore[arg-type]
 
@@ -311,5 +431,5 @@ def test_text_queries_are_encoded_once(tmp_path: Path, encoder: OnnxEncoder, pas
         assert len(ranking) == 3
         assert ranking.stats.milliseconds.keys() >= {"encode", "prune", "cluster", "gather", "score", "fetch"}
         assert [r.hits for r in many.search_many(QUERIES, k=3)] == [many.search(q, k=3).hits for q in QUERIES]
-        assert all(shard._index._encoder is None for shard in many._fleet._shards)  # type: ignore[attr-defined]
+        assert all(shard._index._encoder is None for shard in many._members._fleet._shards)  # type: ignore[attr-defined]
         assert isinstance(many.frequencies, Frequencies)

@@ -34,6 +34,10 @@ class ShardsMissingError(SecateursError):
     """Shards that cannot be reached, and an answer without them was not wanted."""
 
 
+class PartlyWrittenError(SecateursError):
+    """Some shards of a collection were changed, and others could not be."""
+
+
 class MissingExtraError(SecateursError, ImportError):
     """An optional dependency is not installed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,9 +23,8 @@ class Fleet(Protocol):
         """One of Shard's methods, on all shards that arguments are given for. With `partial`, those that cannot be
         reached are left out; without, that is an error."""
 
-    def write(self, method: str, again: str, shard: int, arguments: tuple[Any, ...]) -> Any:
-        """A method that changes a shard. If whoever did it is lost, `again` is the method that does it once more,
-        whether it was done or not."""
+    def work(self, method: str, shard: int, arguments: tuple[Any, ...]) -> Any:
+        """A method that takes as long as it takes, such as a write. If whoever did it is lost, it is done again."""
 
     def close(self) -> None: ...
 
@@ -36,7 +35,10 @@ class LocalFleet:
     def __init__(self, path: Path, layout: Layout) -> None:
         for record in layout.shards:
             if record.node is not None and not (path / record.name).is_dir():
-                raise SecateursError(f"{record.name} of {path} is on the disk of node {record.node!r}: give --ray")
+                raise SecateursError(
+                    f"{record.name} of {path} is on the disk of node {record.node!r}: ask the cluster, with  --ray  "
+                    "of secateurs shard search, shard info or serve, or with ShardedIndex(path, ray=...)"
+                )
         self._names = [record.name for record in layout.shards]
         self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="secateurs-shards")
         self._shards = list(self._pool.map(Shard, [str(path / name) for name in self._names]))
@@ -58,9 +60,8 @@ class LocalFleet:
                 LOG.warning("%s is left out: %s", self._names[number], error)
         return answers
 
-    def write(self, method: str, again: str, shard: int, arguments: tuple[Any, ...]) -> Any:
-        work: Callable[..., Any] = getattr(self._shards[shard], method)
-        return work(*arguments)
+    def work(self, method: str, shard: int, arguments: tuple[Any, ...]) -> Any:
+        return self._pool.submit(getattr(self._shards[shard], method), *arguments).result()
 
     def close(self) -> None:
         self._pool.shutdown()

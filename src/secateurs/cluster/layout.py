@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ..errors import DamagedIndexError, SecateursError, UsageError
 from ..hashing import hash_of
+from ..index.storage import SHARDS as SHARDS
 from ..index.storage import write_whole
 
 FORMAT = "secateurs-shards"
 FORMAT_VERSION = 1
-SHARDS = "shards.json"
 
 
 @dataclass(frozen=True)

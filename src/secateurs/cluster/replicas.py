@@ -24,7 +24,7 @@ _PATIENCE = 1.0  # seconds after which another replica is asked too
 _GRACE = 1.0  # seconds for which a replica that has just failed is waited for, even by those who take a part
 _PAUSE = 0.02
 _SECONDS_TO_START = 60.0
-_SECONDS_TO_WRITE = 60.0  # that a write waits for a replica to come back; one that runs has all the time it needs
+_SECONDS_TO_COME_BACK = 60.0  # that a write waits for a replica; one that runs has all the time it needs
 _SECONDS_BETWEEN_STARTS = 1.0
 
 
@@ -126,8 +126,8 @@ class RayFleet:
                 replica.waiting.discard(reference)
         return answers
 
-    def write(self, method: str, again: str, shard: int, arguments: tuple[Any, ...]) -> Any:
-        deadline = time.monotonic() + _SECONDS_TO_WRITE
+    def work(self, method: str, shard: int, arguments: tuple[Any, ...]) -> Any:
+        deadline = time.monotonic() + _SECONDS_TO_COME_BACK
         while True:
             call = _Call(shard, arguments)
             running: dict[Any, tuple[_Call, _Replica]] = {}
@@ -138,7 +138,6 @@ class RayFleet:
                     return answers[shard]
                 if call.refusal is not None:
                     raise call.refusal
-                method = again  # perhaps it was done, perhaps not
             if time.monotonic() > deadline:
                 self._give_up(call, partial=False)
             time.sleep(_PAUSE)
@@ -151,7 +150,10 @@ class RayFleet:
         free = [one for one in self._replicas[call.shard] if one not in call.sent and self._is_well(one)]
         if free:
             replica = min(free, key=lambda one: len(one.waiting))
-            reference = replica.actor.call.remote(method, call.arguments)
+            actor = replica.actor
+            if actor is None:  # another thread has found out just now
+                return
+            reference = actor.call.remote(method, call.arguments)
             replica.waiting.add(reference)
             call.sent[replica] = now
             call.running += 1
@@ -184,14 +186,14 @@ class RayFleet:
             raise call.refusal
         where = f" (on node {record.node!r})" if record.node is not None else ""
         raise ShardsMissingError(
-            f"{record.name} of {self._path}{where} cannot be reached: try again, or take the answer of the others "
-            "with  partial=True  (--partial)"
+            f"{record.name} of {self._path}{where} cannot be reached: try again. A search can do without it, with  "
+            "partial=True  (--partial)"
         )
 
     def _suspect(self, replica: _Replica) -> None:
-        if not replica.suspect:
+        if not replica.suspect:  # else a probe is on its way already
             replica.since = time.monotonic()
-        replica.suspect, replica.probe = True, None
+        replica.suspect = True
 
     def _is_lost(self, shard: int) -> bool:
         """No replica has answered for a while."""
@@ -244,7 +246,8 @@ class RayFleet:
         replica.actor = (
             self._ray.remote(ShardActor)
             .options(
-                num_cpus=0.001,  # of nothing at all, Ray does not care which node it prefers
+                num_cpus=0,
+                memory=1,  # a byte: of an actor that needs nothing at all, Ray does not care which node it prefers
                 max_restarts=-1,
                 max_concurrency=_THREADS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=replica.record.node is None),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,12 @@ from ..importance import Positions
 from ..index.checking import check_snapshot
 from ..index.index import Index
 from ..index.snapshot import Snapshot
-from ..index.writing import Changes
 from ..records import Document, EncodedText, Hit, SearchSettings
 from ..search import Prepared, Stopwatch, find, prepare, warm_up
 from .layout import shard_of
 
 _REFRESH_SECONDS = 1.0
+_PAUSE = 0.02
 
 _LOG = logging.getLogger("secateurs.cluster")
 
@@ -43,6 +43,7 @@ class State:
     encoder: Mapping[str, Any]
     prepared: tuple[str, ...]
     frequencies: Frequencies
+    problem: str | None = None  # what was written since, and cannot be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,14 @@ class Shard:
     def __init__(self, path: str) -> None:
         self._index = Index(Path(path))
         self._looked = time.monotonic()
+        self._problem: str | None = None
         warm_up(self._index)
 
     def state(self, commit: int, known: int | None = None, look: bool = False) -> State | None:
         """None if it is still the known one. `look` for what others have written a moment ago."""
         snapshot = self._at(commit, look)
         manifest = snapshot.manifest
-        if manifest.commit == known:
+        if manifest.commit == known and self._problem is None:
             return None
         return State(
             manifest.commit,
@@ -82,6 +84,7 @@ class Shard:
             dict(manifest.encoder),
             snapshot.prepared,
             snapshot.frequencies,
+            self._problem,
         )
 
     def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None]:
@@ -131,41 +134,41 @@ class Shard:
             if shard_of(docno, shards) != number:
                 raise DamagedIndexError(f"{self._index.path} has {docno!r}, which belongs to another shard")
 
-    def add(self, commit: int, documents: Sequence[Document]) -> tuple[Changes, State | None]:
-        return self._index.add(documents, progress=False), self.state(commit)
+    def update(self, commit: int, documents: Sequence[Document]) -> State | None:
+        """Documents that are encoded already: only who asked has an encoder."""
+        self._index.update_encoded(documents)
+        return self.state(commit)
 
-    def update(self, commit: int, documents: Sequence[Document]) -> tuple[Changes, State | None]:
-        return self._index.update(documents, progress=False), self.state(commit)
+    def delete(self, commit: int, docnos: Sequence[str]) -> State | None:
+        self._index.delete(docnos)
+        return self.state(commit)
 
-    def delete(self, commit: int, docnos: Sequence[str]) -> tuple[Changes, State | None]:
-        return self._index.delete(docnos), self.state(commit)
-
-    def compact(self, commit: int) -> tuple[Changes, State | None]:
+    def compact(self, commit: int) -> State | None:
         self._index.compact(progress=False)
-        return Changes(), self.state(commit)
+        return self.state(commit)
 
     def _at(self, commit: int, look: bool = False) -> Snapshot:
         """A state that is not older than the commit, and what others had written a second ago."""
-        behind = self._index.manifest.commit < commit
-        if behind or look or time.monotonic() - self._looked > _REFRESH_SECONDS:
-            self._looked = time.monotonic()
-            try:
-                self._index.refresh()
-            except (SecateursError, OSError) as error:
-                if behind:
-                    raise
-                _LOG.warning("%s: what was written since cannot be read (%s)", self._index.path, error)
+        if look or time.monotonic() - self._looked > _REFRESH_SECONDS:
+            self._refresh()
+        end = time.monotonic() + _REFRESH_SECONDS
+        while self._index.manifest.commit < commit:  # some file systems show others' renames late
+            self._refresh()
+            if self._index.manifest.commit < commit and time.monotonic() > end:
+                raise SecateursError(f"{self._index.path} is not up to date here: {self._problem or 'try again'}")
+            time.sleep(_PAUSE)
         return self._index.snapshot
+
+    def _refresh(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            self._index.refresh()
+            self._problem = None
+        except (SecateursError, OSError) as error:
+            if self._problem is None:  # said once, not every second
+                _LOG.warning("%s: what was written since cannot be read (%s)", self._index.path, error)
+            self._problem = str(error)
 
 
 def _prepare(snapshot: Snapshot, asked: Asked, watch: Stopwatch | None = None) -> Prepared:
     return prepare(snapshot, asked.query, asked.settings, watch, asked.ordered)
-
-
-def total(changes: Sequence[Changes]) -> Changes:
-    """What several shards did, together."""
-    counts = [asdict(one) for one in changes]
-    return Changes(
-        **{name: sum(one[name] for one in counts) for name in ("added", "replaced", "deleted")},
-        missing=tuple(docno for one in changes for docno in one.missing),
-    )

@@ -8,10 +8,10 @@ equal by docno, as within one index.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -23,20 +23,26 @@ from ..corpus import BadDocumentError, OnBad, to_document
 from ..effort import plan as make_plan
 from ..effort import share
 from ..encoders import Encoder
-from ..errors import DuplicateDocumentError, EncoderMismatchError, SecateursError, ShardsMissingError, UsageError
+from ..errors import (
+    DuplicateDocumentError,
+    SecateursError,
+    ShardsMissingError,
+    UsageError,
+)
 from ..explain import Explanation, assemble
 from ..frequencies import Frequencies
-from ..gather import GATHERERS
+from ..gather import check_gatherer
 from ..importance import Positions, order_positions
+from ..index.building import encode
 from ..index.encoding import EncodesQueries
 from ..index.index import with_places
 from ..index.writing import Changes
+from ..progress import progress_bar
 from ..records import Document, EncodedText, Ranking, SearchPlan, SearchSettings, SearchStats
 from ..search import Stopwatch
 from ..threads import in_order
-from .fleet import Arguments, Fleet, LocalFleet
-from .layout import Layout, shard_of
-from .shard import Answer, Asked, State, total
+from .members import Members
+from .shard import Answer, Asked
 
 
 class ShardedIndex(EncodesQueries):
@@ -62,38 +68,17 @@ class ShardedIndex(EncodesQueries):
         replicas   actors for each shard, on different nodes if there are any
         seconds    how long a search waits for a shard that does not answer, before it is missing
         """
-        folder = Path(path).absolute()
-        self.layout = Layout.read(folder)
-        if replicas < 1:
-            raise UsageError(f"there must be at least one replica, not {replicas}")
-        self._fleet: Fleet
-        if ray is None:
-            self._fleet = LocalFleet(folder, self.layout)
-        else:
-            from .replicas import RayFleet
-
-            self._fleet = RayFleet(folder, self.layout, ray, replicas, seconds)
-        self._states: list[State | None] = [None] * len(self.layout.shards)
-        self._changing = Lock()  # of the states
+        self._members = Members(Path(path), ray, replicas, seconds)
         self._writing = Lock()
-        self._stale = set(range(len(self._states)))
         try:
-            self._renew()
-            known = [state for state in self._states if state is not None]
-            if not known:
-                raise ShardsMissingError(f"none of the shards of {folder} can be reached")
-            for state in known:
-                if state.encoder != known[0].encoder:
-                    raise EncoderMismatchError(f"the shards of {folder} were built with different encoders")
-            self._first = known[0]
             super().__init__(Path(path), encoder)
         except BaseException:
-            self._fleet.close()
+            self._members.close()
             raise
 
     def close(self) -> None:
         """Let go of the shards. Actors on Ray end."""
-        self._fleet.close()
+        self._members.close()
 
     def __enter__(self) -> ShardedIndex:
         return self
@@ -103,31 +88,30 @@ class ShardedIndex(EncodesQueries):
 
     @property
     def encoder_spec(self) -> Mapping[str, Any]:
-        return self._first.encoder
+        return self._members.known[0].encoder
 
     @property
     def dim(self) -> int:
-        return max((state.dim for state in self._states if state is not None), default=0)
+        return max(state.dim for state in self._members.known)
 
     @property
     def prepared(self) -> tuple[str, ...]:
         """The ways of gathering that every shard can do, the default first."""
-        known = [state.prepared for state in self._states if state is not None]
-        return tuple(name for name in GATHERERS if all(name in prepared for prepared in known))
+        return self._members.prepared
 
     @property
     def frequencies(self) -> Frequencies:
         """Token frequencies of the whole collection."""
-        return self._totals()[1]
+        return self._members.totals()[1]
 
     def __len__(self) -> int:
-        return self._totals()[0]
+        return self._members.totals()[0]
 
     def __contains__(self, docno: object) -> bool:
         if not isinstance(docno, str):
             return False
-        home = self._home(docno)
-        return bool(self._ask("has", {home: ([docno],)})[home])
+        home = self._members.home(docno)
+        return bool(self._members.ask("has", {home: ([docno],)})[home])
 
     def search(self, query: str | EncodedText, k: int = SearchSettings.k, **settings: Any) -> Ranking:
         """The k best documents of all shards. Settings as in `Index.search`.
@@ -150,12 +134,9 @@ class ShardedIndex(EncodesQueries):
         watch.lap("encode")
         decided = self._decide(encoded, settings)
         watch.lap("prune")
-        answers: dict[int, Answer] = self._ask("search", self._to_all(decided.asked), settings.partial)
+        answers: dict[int, Answer] = self._members.ask("search", self._members.to_all(decided.asked), settings.partial)
         watch.lap("cluster")
-        with self._changing:
-            self._stale |= {
-                number for number, answer in answers.items() if answer.commit != _commit(self._states[number])
-            }
+        self._members.note({number: answer.commit for number, answer in answers.items()})
         best = heapq.merge(*(answer.hits for answer in answers.values()), key=lambda hit: (-hit.score, hit.docno))
         hits = tuple(hit for hit, _ in zip(best, range(settings.k), strict=False))
         slowest = max((answer.milliseconds for answer in answers.values()), key=_sum, default={})
@@ -173,7 +154,7 @@ class ShardedIndex(EncodesQueries):
                 documents_in_index=decided.documents,
                 documents_matching=decided.matching,
                 milliseconds=times,
-                shards_missing=len(self._states) - len(answers),
+                shards_missing=len(self._members) - len(answers),
             ),
         )
 
@@ -187,22 +168,26 @@ class ShardedIndex(EncodesQueries):
         wanted = SearchSettings.of(settings)
         encoded = self.encode_query(query)
         decided = self._decide(encoded, wanted)
-        home = self._home(docno)
-        evidence = self._ask("evidence", {home: (decided.asked, docno)})[home]
-        standings = self._ask("standing", self._to_all(decided.asked, evidence.score, docno), wanted.partial)
+        home = self._members.home(docno)
+        evidence = self._members.ask("evidence", {home: (decided.asked, docno)})[home]
+        standings = self._members.ask(
+            "standing", self._members.to_all(decided.asked, evidence.score, docno), wanted.partial
+        )
         ordered, p = decided.asked.ordered, decided.plan.p
         return assemble(docno, encoded, ordered, p, decided.frequencies, evidence, list(standings.values()), self)
 
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """What MaxSim takes the maxima of, (document tokens, query embeddings); and those tokens' ids."""
-        home = self._home(docno)
-        found: tuple[NDArray[np.float64], NDArray[np.int32]] = self._ask("similarities", {home: (query, docno)})[home]
+        home = self._members.home(docno)
+        found: tuple[NDArray[np.float64], NDArray[np.int32]] = self._members.ask(
+            "similarities", {home: (query, docno)}
+        )[home]
         return found
 
     def get(self, docno: str) -> Document:
         """The stored document of that docno."""
-        home = self._home(docno)
-        document: Document = self._ask("get", {home: (docno,)})[home]
+        home = self._members.home(docno)
+        document: Document = self._members.ask("get", {home: (docno,)})[home]
         return document
 
     def add(
@@ -218,8 +203,18 @@ class ShardedIndex(EncodesQueries):
         All of the documents are held in memory: for very many, build.
         """
         with self._writing:
-            batches = self._batches(documents, on_bad, new=True)
-            return self._write("add", "update", batches)
+            batches, there = self._batches(documents, on_bad)
+            for docno, place in there.items():
+                problem = f"{place}: docno {docno!r} is in the index already: to replace it, update"
+                if on_bad is None:
+                    raise DuplicateDocumentError(problem)
+                on_bad(problem)
+            new = {
+                number: [document for document in batch if document.docno not in there]
+                for number, batch in batches.items()
+            }
+            self._write_documents(new, progress)
+            return Changes(added=sum(map(len, new.values())))
 
     def update(
         self,
@@ -230,35 +225,40 @@ class ShardedIndex(EncodesQueries):
     ) -> Changes:
         """Add documents, each in place of the one that has its docno, if there is one. One step in each shard."""
         with self._writing:
-            return self._write("update", "update", self._batches(documents, on_bad, new=False))
+            batches, there = self._batches(documents, on_bad)
+            self._write_documents(batches, progress)
+            return Changes(added=sum(map(len, batches.values())) - len(there), replaced=len(there))
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
         """Delete documents. Docnos that are not there come back as `missing`."""
-        wanted = [docnos] if isinstance(docnos, str) else list(dict.fromkeys(docnos))
         batches: dict[int, list[str]] = {}
+        wanted = [docnos] if isinstance(docnos, str) else list(docnos)
         for docno in wanted:
-            batches.setdefault(self._home(docno), []).append(docno)
+            batches.setdefault(self._members.home(docno), []).append(docno)
         with self._writing:
-            changes = self._write("delete", "delete", batches)
-        missing = set(changes.missing)
-        return replace(changes, missing=tuple(docno for docno in wanted if docno in missing))
+            self._members.check_layout()
+            there = {docno for some in self._which_are_there(batches).values() for docno in some}
+            some = {number: [docno for docno in batch if docno in there] for number, batch in batches.items()}
+            self._members.change("delete", {number: (batch,) for number, batch in some.items() if batch})
+        missing = tuple(docno for docno in dict.fromkeys(wanted) if docno not in there)
+        return Changes(deleted=len(there), missing=missing)
 
     def compact(self, *, progress: bool | None = None) -> None:
         """Each shard as one segment, with cells learnt anew."""
         with self._writing:
-            self._each(lambda number: self._change("compact", "compact", number, ()), range(len(self._states)))
+            self._members.check_layout()
+            self._members.change("compact", self._members.to_all())
 
     def refresh(self) -> bool:
         """See what others have written; say whether they had."""
-        before = list(self._states)
-        with self._changing:
-            self._stale |= set(range(len(before)))
-        self._renew(look=True)
-        return any(old is not new for old, new in zip(before, self._states, strict=True))
+        self._members.check_layout()
+        return self._members.look()
 
     def info(self) -> dict[str, Any]:
         """What the collection is and holds, in plain values; and each shard of it that can be reached."""
-        parts = self._ask("info", self._to_all(), partial=True)
+        parts = self._members.ask("info", self._members.to_all(), partial=True)
+        if not parts:
+            raise ShardsMissingError(f"none of the shards of {self.path} can be reached")
         first = next(iter(parts.values()))
         sums = ("documents", "embeddings", "cut_documents", "bytes", "segments", "deleted_documents")
         return {
@@ -272,157 +272,106 @@ class ShardedIndex(EncodesQueries):
             "shards": [
                 {"name": record.name, "node": record.node, "missing": number not in parts}
                 | {name: parts[number][name] for name in (*sums, "commit") if number in parts}
-                for number, record in enumerate(self.layout.shards)
+                for number, record in enumerate(self._members.layout.shards)
             ],
-            "format_version": self.layout.format_version,
-            "written_by": self.layout.written_by,
+            "format_version": self._members.layout.format_version,
+            "written_by": self._members.layout.written_by,
         }
 
     def check(self) -> None:
         """Read every byte of every shard, and see that each document is in the shard that its docno says."""
-        shards = len(self._states)
-        self._ask("check", {number: (number, shards) for number in range(shards)})
+        shards = len(self._members)
+        _, failed = self._members.work("check", {number: (number, shards) for number in range(shards)})
+        for error in failed.values():
+            raise error
 
     def _decide(self, query: EncodedText, settings: SearchSettings) -> _Decided:
         """What holds for all shards: which embeddings gather, and how much each shard looks at."""
-        self._renew()
-        documents, frequencies = self._totals()
+        self._members.renew(settings.partial)
+        documents, frequencies = self._members.totals()
         matching = documents
         if settings.where is not None:
             with_frequencies = settings.frequencies == "matching"
-            parts = self._ask("matching", self._to_all(settings.where, with_frequencies), settings.partial).values()
+            parts = self._members.ask(
+                "matching", self._members.to_all(settings.where, with_frequencies), settings.partial
+            ).values()
             matching = sum(count for count, _ in parts)
             if with_frequencies:
                 frequencies = reduce(Frequencies.__add__, (part for _, part in parts), Frequencies.none())
         plan = make_plan(settings, query, self.prepared, documents, matching)
+        if plan.gather not in self.prepared:
+            check_gatherer(plan.gather)
+            raise SecateursError(
+                f'{self.path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
+            )
         ordered = order_positions(plan.order, query, frequencies)
         for_shards = replace(
             settings,
             p=plan.p,
             order="first",  # it is decided; one's own function might not travel
             gather=plan.gather,
-            k_prime=share(plan.k_prime, len(self._states)),
-            candidates=share(plan.candidates, len(self._states)),
+            k_prime=share(plan.k_prime, len(self._members)),
+            candidates=share(plan.candidates, len(self._members)),
         )
         return _Decided(Asked(query, ordered, for_shards), plan, frequencies, documents, matching)
 
-    def _home(self, docno: str) -> int:
-        if not isinstance(docno, str):
-            raise UsageError(f"a docno is a text, not {docno!r}")
-        return shard_of(docno, len(self._states))
-
-    def _to_all(self, *arguments: Any) -> Arguments:
-        return dict.fromkeys(range(len(self._states)), arguments)
-
-    def _ask(self, method: str, arguments: Arguments, partial: bool = False) -> dict[int, Any]:
-        with_commit = {number: (_commit(self._states[number]), *given) for number, given in arguments.items()}
-        return self._fleet.ask(method, with_commit, partial)
-
-    def _renew(self, look: bool = False) -> None:
-        """Ask the shards that have changed for their state. One that cannot be reached keeps the one it had."""
-        with self._changing:
-            stale, self._stale = self._stale, set()
-        if not stale:
-            return
-        known = {number: self._states[number] for number in stale}
-        arguments = {number: (state.commit if state else None, look) for number, state in known.items()}
-        try:
-            answers = self._ask("state", arguments, partial=True)
-        except BaseException:
-            with self._changing:
-                self._stale |= stale
-            raise
-        with self._changing:
-            self._stale |= {number for number in stale - answers.keys() if self._states[number] is None}
-            for number, state in answers.items():
-                self._learn(number, state)
-
-    def _learn(self, number: int, state: State | None) -> None:
-        if state is not None and state.commit >= _commit(self._states[number]):
-            self._states[number] = state
-            self._sum = None
-
-    def _totals(self) -> tuple[int, Frequencies]:
-        """Documents and frequencies of all shards; added up when a shard has changed."""
-        with self._changing:
-            if self._sum is None:
-                known = [state for state in self._states if state is not None]
-                self._sum = (
-                    sum(state.documents for state in known),
-                    reduce(Frequencies.__add__, (state.frequencies for state in known), Frequencies.none()),
-                )
-            return self._sum
-
-    _sum: tuple[int, Frequencies] | None = None
-
     def _batches(
-        self, documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None, new: bool
-    ) -> dict[int, list[Document]]:
-        """The documents by shard, after all that can be wrong with them has been looked for."""
-        batches: dict[int, dict[str, tuple[str, Document]]] = {}
-
-        def bad(problem: str, error: type[SecateursError] = BadDocumentError) -> None:
-            if on_bad is None:
-                raise error(problem)
-            on_bad(problem)
-
+        self, documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
+    ) -> tuple[dict[int, list[Document]], dict[str, str]]:
+        """The documents by shard, after all that can be wrong with them has been looked for; and of those whose docno
+        is there already, where they were given."""
+        self._members.check_layout()
+        places: dict[str, str] = {}
+        batches: dict[int, list[Document]] = {}
+        dim = self.dim
         for place, item in with_places(documents, on_bad)[0]:
             try:
                 document = to_document(item)
-            except BadDocumentError as error:
-                bad(f"{place}: {error}")
-                continue
-            batch = batches.setdefault(self._home(document.docno), {})
-            if document.docno in batch:
-                earlier = batch[document.docno][0]
-                bad(f"{place}: docno {document.docno!r} is already that of {earlier}", DuplicateDocumentError)
-            else:
-                batch[document.docno] = (place, document)
-        if new and batches:
-            there = self._ask("has", {number: (list(batch),) for number, batch in batches.items()})
-            for number, docnos in there.items():
-                for docno in docnos:
-                    place, _ = batches[number].pop(docno)
-                    bad(
-                        f"{place}: docno {docno!r} is in the index already: to replace it, update",
-                        DuplicateDocumentError,
+                if document.docno in places:
+                    raise DuplicateDocumentError(
+                        f"docno {document.docno!r} is already that of {places[document.docno]}"
                     )
-        return {number: [document for _, document in batch.values()] for number, batch in batches.items() if batch}
+            except (BadDocumentError, DuplicateDocumentError) as error:
+                if on_bad is None:
+                    raise type(error)(f"{place}: {error}") from error
+                on_bad(f"{place}: {error}")
+                continue
+            dim = self._check_embeddings(document, place, dim)
+            places[document.docno] = place
+            batches.setdefault(self._members.home(document.docno), []).append(document)
+        there = self._which_are_there({n: [document.docno for document in batch] for n, batch in batches.items()})
+        return batches, {docno: places[docno] for some in there.values() for docno in some}
 
-    def _write(self, method: str, again: str, batches: Mapping[int, Sequence[Any]]) -> Changes:
-        return total(self._each(lambda number: self._change(method, again, number, (batches[number],)), batches))
+    def _check_embeddings(self, document: Document, place: str, dim: int) -> int:
+        """How many dimensions embeddings have: those of the collection, or of the first document."""
+        if document.encoded is None and not self.has_encoder:
+            raise UsageError(f"{place}: {document.docno!r} has no embeddings, and {self.path} has no encoder")
+        if document.encoded is None:
+            return dim
+        if self.has_encoder:
+            raise UsageError(f"{place}: {document.docno!r} brings its embeddings, but {self.path} makes its own")
+        own = document.encoded.embeddings.shape[1]
+        if len(document.encoded) and dim and own != dim:
+            raise UsageError(f"{place}: {document.docno!r} has embeddings of {own} dimensions, the others of {dim}")
+        return dim or own
 
-    def _change(self, method: str, again: str, number: int, arguments: tuple[Any, ...]) -> Changes:
-        commit = _commit(self._states[number])
-        changes: Changes
-        changes, state = self._fleet.write(method, again, number, (commit, *arguments))
-        with self._changing:
-            self._learn(number, state)
-        return changes
+    def _which_are_there(self, docnos: Mapping[int, list[str]]) -> dict[int, list[str]]:
+        return self._members.ask("has", {number: (some,) for number, some in docnos.items()})
 
-    def _each(self, work: Callable[[int], Changes], shards: Iterable[int]) -> list[Changes]:
-        """On several shards at once. If some fail, say which: each shard is changed whole or not at all."""
-        numbers = sorted(shards)
-        if not numbers:
-            return []
-        done, failed = [], {}
-        with ThreadPoolExecutor(min(len(numbers), 32), thread_name_prefix="secateurs-writes") as pool:
-            running = {number: pool.submit(work, number) for number in numbers}
-            for number, future in running.items():
-                try:
-                    done.append(future.result())
-                except Exception as error:
-                    failed[number] = error
-        if failed:
-            first = next(iter(failed.values()))
-            if not done:
-                raise first
-            names = ", ".join(self.layout.shards[number].name for number in failed)
-            raise SecateursError(
-                f"{len(done)} of {len(numbers)} shards were changed, but not {names} ({first}): "
-                "to change the rest too, update with the same documents, or delete the same docnos"
-            ) from first
-        return done
+    def _write_documents(self, batches: Mapping[int, Sequence[Document]], progress: bool | None) -> None:
+        """Encode here, with the one encoder there is, and hand over."""
+        documents = [document for batch in batches.values() for document in batch]
+        with progress_bar("encoding documents", len(documents), "passages", progress) as advance:
+            encoded = []
+            for document, own in zip(
+                documents, encode(documents, self.encoder if self.has_encoder else None), strict=True
+            ):
+                encoded.append(replace(document, encoded=own))
+                advance(1)
+        ready = iter(encoded)
+        self._members.change(
+            "update", {number: (list(islice(ready, len(batch))),) for number, batch in batches.items() if batch}
+        )
 
 
 class _Decided:
@@ -433,10 +382,6 @@ class _Decided:
     @property
     def kept(self) -> Positions:
         return self.asked.ordered[: self.plan.p]
-
-
-def _commit(state: State | None) -> int:
-    return 0 if state is None else state.commit
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:

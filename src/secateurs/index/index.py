@@ -95,7 +95,7 @@ class Index(EncodesQueries):
 
         A docno that is there already is an error, and then nothing is added; with `on_bad` that document is skipped.
         """
-        return self._add(documents, progress, on_bad, replacing=False)
+        return self._add(documents, progress, on_bad, replacing=False, encoder=self._own_encoder())
 
     def update(
         self,
@@ -105,7 +105,11 @@ class Index(EncodesQueries):
         on_bad: OnBad | None = None,
     ) -> Changes:
         """Add documents, each in place of the one that has its docno, if there is one. All in one step."""
-        return self._add(documents, progress, on_bad, replacing=True)
+        return self._add(documents, progress, on_bad, replacing=True, encoder=self._own_encoder())
+
+    def update_encoded(self, documents: Sequence[Document]) -> Changes:
+        """As `update`, of documents that this index's encoder has encoded elsewhere."""
+        return self._add(documents, False, None, replacing=True, encoder=None)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
         """Delete documents. Docnos that are not there come back as `missing`."""
@@ -145,10 +149,13 @@ class Index(EncodesQueries):
         progress: bool | None,
         on_bad: OnBad | None,
         replacing: bool,
+        encoder: Encoder | None,
     ) -> Changes:
-        encoder = self.encoder if self.has_encoder else None
         items, _ = with_places(documents, on_bad)
         return self._write(lambda writer: writer.add(items, encoder, on_bad, replacing), progress)
+
+    def _own_encoder(self) -> Encoder | None:
+        return self.encoder if self.has_encoder else None
 
     def _write(self, change: Callable[[Writer], _T], progress: bool | None = False) -> _T:
         with writing(self.path, self.snapshot, progress) as writer:

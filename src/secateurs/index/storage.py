@@ -55,6 +55,7 @@ FORMAT = "secateurs-index"
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 MANIFEST_COPY = "manifest.copy.json"
+SHARDS = "shards.json"  # of a folder of indexes: see cluster/layout.py
 SEGMENTS, CODEBOOKS, DELETIONS = PARTS = ("segments", "codebooks", "deletions")
 OF_CODEBOOK = ("centre.npy", CENTROIDS, "levels.npy")
 REMEDY = "restore it from a copy, or try  secateurs check --repair"
@@ -144,6 +145,8 @@ class Manifest:
         if not folder.is_dir():
             raise SecateursError(f"there is no index at {folder}: make one with  secateurs index CORPUS {folder}")
         if not path.is_file():
+            if (folder / SHARDS).is_file():
+                raise SecateursError(f"{folder} is a collection in shards, and one index is wanted here: name a shard")
             raise SecateursError(f"{folder} is not an index: it has no {name}")
         try:
             content = json.loads(path.read_bytes())

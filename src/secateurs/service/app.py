@@ -5,7 +5,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
 from threading import Event
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from ..cluster.opening import AnyIndex
-from ..errors import DuplicateDocumentError, LockedIndexError, ShardsMissingError, UsageError
+from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
 from .gate import Gate
@@ -144,9 +144,11 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         writable = access.keys is not None
 
         def work() -> BaseModel:
-            return answers.IndexesAnswer(
-                indexes=[one.info() for one in served.values()], limits=most, writable=writable
-            )
+            listed = []
+            for one in served.values():
+                with suppress(ShardsMissingError):  # of one index; the others are there
+                    listed.append(one.info())
+            return answers.IndexesAnswer(indexes=listed, limits=most, writable=writable)
 
         return await read(work)
 
@@ -230,6 +232,9 @@ def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
         raise Problem.of_field("documents", str(error), status=409) from error
     except ShardsMissingError as error:
         detail = "a shard of this index cannot be reached: try again, or take the answer of the others with  partial"
+        raise Problem(503, detail, headers={"Retry-After": "5"}) from error
+    except PartlyWrittenError as error:
+        detail = "a shard of this index could not be changed, but others were: send the same again, an addition by PUT"
         raise Problem(503, detail, headers={"Retry-After": "5"}) from error
     except LockedIndexError as error:
         raise Problem(409, "another process is writing to this index", headers={"Retry-After": "5"}) from error
