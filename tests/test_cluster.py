@@ -1,6 +1,7 @@
 """Shards on a real Ray cluster of several nodes, in one machine: what happens when actors and nodes are killed."""
 
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -119,7 +120,10 @@ def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
     wait_until(everybody_is_back)
     for some in actors(many):
         for actor in some:
-            assert len(ray.get(actor.call.remote("has", (0, [document.docno for document in DOCUMENTS])))) > 0
+            assert (
+                len(ray.get(actor.call.remote("has", 0, pickle.dumps(([document.docno for document in DOCUMENTS],)))))
+                > 0
+            )
 
 
 def test_with_no_replica_left_the_caller_chooses_between_waiting_and_a_part(

@@ -16,14 +16,15 @@ from .shard import Shard
 LOG = logging.getLogger("secateurs.cluster")
 
 Arguments = Mapping[int, tuple[Any, ...]]  # by the number of the shard
+Commits = Mapping[int, int]  # the newest that is known of each shard
 
 
 class Fleet(Protocol):
-    def ask(self, method: str, arguments: Arguments, partial: bool) -> dict[int, Any]:
+    def ask(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
         """One of Shard's methods, on all shards that arguments are given for. With `partial`, those that cannot be
         reached are left out; without, that is an error."""
 
-    def work(self, method: str, shard: int, arguments: tuple[Any, ...]) -> Any:
+    def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
         """A method that takes as long as it takes, such as a write. If whoever did it is lost, it is done again."""
 
     def close(self) -> None: ...
@@ -43,9 +44,9 @@ class LocalFleet:
         self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="secateurs-shards")
         self._shards = list(self._pool.map(Shard, [str(path / name) for name in self._names]))
 
-    def ask(self, method: str, arguments: Arguments, partial: bool) -> dict[int, Any]:
+    def ask(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
         running = {
-            number: self._pool.submit(getattr(self._shards[number], method), *given)
+            number: self._pool.submit(getattr(self._shards[number], method), commits[number], *given)
             for number, given in arguments.items()
         }
         answers = {}
@@ -60,8 +61,8 @@ class LocalFleet:
                 LOG.warning("%s is left out: %s", self._names[number], error)
         return answers
 
-    def work(self, method: str, shard: int, arguments: tuple[Any, ...]) -> Any:
-        return self._pool.submit(getattr(self._shards[shard], method), *arguments).result()
+    def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
+        return self._pool.submit(getattr(self._shards[shard], method), commit, *arguments).result()
 
     def close(self) -> None:
         self._pool.shutdown()

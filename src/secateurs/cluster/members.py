@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import EncoderMismatchError, PartlyWrittenError, SecateursError, ShardsMissingError, UsageError
 from ..frequencies import Frequencies
 from ..gather import GATHERERS
-from .fleet import Arguments, Fleet, LocalFleet
+from .fleet import Arguments, Commits, Fleet, LocalFleet
 from .layout import Layout, shard_of
 from .shard import State
 
@@ -80,13 +80,12 @@ class Members:
         return dict.fromkeys(range(len(self)), arguments)
 
     def ask(self, method: str, arguments: Arguments, partial: bool = False) -> dict[int, Any]:
-        return self._fleet.ask(method, self._with_commits(arguments), partial)
+        return self._fleet.ask(method, self._commits(), arguments, partial)
 
-    def _with_commits(self, arguments: Arguments) -> Arguments:
-        """Every call tells the newest commit that is known here."""
+    def _commits(self) -> Commits:
         if self._closed:
             raise SecateursError(f"{self._path} is closed: open it again")
-        return {number: (_commit(self._states[number]), *given) for number, given in arguments.items()}
+        return {number: _commit(state) for number, state in enumerate(self._states)}
 
     def note(self, commits: dict[int, int]) -> None:
         """The commits that answers came from."""
@@ -168,9 +167,10 @@ class Members:
         done: dict[int, Any] = {}
         failed: dict[int, Exception] = {}
         with ThreadPoolExecutor(max(min(len(arguments), 32), 1), thread_name_prefix="secateurs-shards") as pool:
+            commits = self._commits()
             running = {
-                number: pool.submit(self._fleet.work, method, number, given)
-                for number, given in self._with_commits(arguments).items()
+                number: pool.submit(self._fleet.work, method, number, commits[number], given)
+                for number, given in arguments.items()
             }
             for number, future in running.items():
                 try:

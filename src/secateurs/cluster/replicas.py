@@ -7,6 +7,7 @@ anew meanwhile, on a node that lives, and the actor opens its shard by itself.
 
 from __future__ import annotations
 
+import pickle
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from ..errors import ShardsMissingError, UsageError, require
-from .fleet import LOG, Arguments
+from .fleet import LOG, Arguments, Commits
 from .layout import Layout, ShardRecord
 from .ray_connection import connect, first_line
 from .shard import Shard
@@ -36,14 +37,17 @@ class ShardActor:
         self._lock = Lock()
         self._shard: Shard | None = None
 
-    def call(self, method: str, arguments: tuple[Any, ...]) -> Any:
+    def call(self, method: str, commit: int, arguments: bytes) -> Any:
+        return getattr(self._opened(), method)(commit, *pickle.loads(arguments))
+
+    def probe(self) -> None:
+        self._opened()
+
+    def _opened(self) -> Shard:
         with self._lock:
             if self._shard is None:
                 self._shard = Shard(self._path)
-        return getattr(self._shard, method)(*arguments)
-
-    def probe(self) -> None:
-        self.call("state", (0, None))
+            return self._shard
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +67,8 @@ class _Call:
     """One method on one shard, until some replica has answered."""
 
     shard: int
-    arguments: tuple[Any, ...]
+    commit: int
+    arguments: bytes
     sent: dict[_Replica, float] = field(default_factory=dict)  # to whom that has it now, or refused it, and when
     running: int = 0
     refusal: BaseException | None = None
@@ -92,9 +97,11 @@ class RayFleet:
             if replica.actor is not None and self._ray.is_initialized():
                 self._ray.kill(replica.actor)
 
-    def ask(self, method: str, arguments: Arguments, partial: bool) -> dict[int, Any]:
+    def ask(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
         deadline = time.monotonic() + self._seconds
-        calls = {shard: _Call(shard, given) for shard, given in arguments.items()}
+        different = {id(given): given for given in arguments.values()}  # mostly one, which all are asked
+        packed = {key: pickle.dumps(given) for key, given in different.items()}
+        calls = {shard: _Call(shard, commits[shard], packed[id(given)]) for shard, given in arguments.items()}
         running: dict[Any, tuple[_Call, _Replica]] = {}
         answers: dict[int, Any] = {}
         try:
@@ -126,10 +133,11 @@ class RayFleet:
                 replica.waiting.discard(reference)
         return answers
 
-    def work(self, method: str, shard: int, arguments: tuple[Any, ...]) -> Any:
+    def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
         deadline = time.monotonic() + _SECONDS_TO_COME_BACK
+        packed = pickle.dumps(arguments)
         while True:
-            call = _Call(shard, arguments)
+            call = _Call(shard, commit, packed)
             running: dict[Any, tuple[_Call, _Replica]] = {}
             self._send(method, call, running)
             answers: dict[int, Any] = {}
@@ -153,7 +161,7 @@ class RayFleet:
             actor = replica.actor
             if actor is None:  # another thread has found out just now
                 return
-            reference = actor.call.remote(method, call.arguments)
+            reference = actor.call.remote(method, call.commit, call.arguments)
             replica.waiting.add(reference)
             call.sent[replica] = now
             call.running += 1
