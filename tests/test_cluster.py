@@ -118,12 +118,10 @@ def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
         return all(many._members._fleet._is_well(replica) for replica in replicas)  # type: ignore[attr-defined]
 
     wait_until(everybody_is_back)
+    everything = pickle.dumps(([document.docno for document in DOCUMENTS],))
     for some in actors(many):
         for actor in some:
-            assert (
-                len(ray.get(actor.call.remote("has", 0, pickle.dumps(([document.docno for document in DOCUMENTS],)))))
-                > 0
-            )
+            assert len(ray.get(actor.call.remote("has", 0, everything))) > 0
 
 
 def test_with_no_replica_left_the_caller_chooses_between_waiting_and_a_part(
