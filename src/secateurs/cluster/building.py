@@ -12,9 +12,11 @@ lost task again, and the same command goes on where an interrupted one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
+from pickle import PicklingError
 from types import ModuleType
 from typing import Any
 
@@ -34,8 +36,8 @@ from ..version import __version__
 from . import tasks
 from .layout import Layout, ShardRecord, is_sharded, shard_names
 from .nodes import alive, is_gone, nodes_for, pinned, strategies
-from .pieces import Survey
-from .plan import BUILDING, Plan, Scale, check_collection_target, new_names, unfinished
+from .pieces import PieceLostError, Survey
+from .plan import BUILDING, Plan, Scale, check_collection_target, has_pieces, new_names, unfinished
 from .ray_connection import connect, first_line
 from .reading import digest_of_all, hand_over, joint_digest, read_sources
 from .sources import Source, expected, sources_of
@@ -65,7 +67,7 @@ def build_shards(
     encoder     a model's name or folder, of `encoder_kind`; an Encoder that can be pickled; or None if every Document
                 brings its embeddings
     overwrite   replace a collection, which stays as it is until the new one is ready; or an unfinished build with other
-                settings
+                settings, or of other documents
     per_node    each shard on the own disk of one machine, in turn, under the same path; otherwise `path` is on a file
                 system that all machines see
     ray_address of the cluster, if this process is not connected yet: see ray_connection.connect
@@ -84,37 +86,95 @@ def build_shards(
     loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
     ray = connect(ray_address)
     nodes = nodes_for(ray, shards, per_node)
+    given = _to_send(ray, loaded, isinstance(encoder, str))
     building = folder / BUILDING
     building.mkdir(parents=True, exist_ok=True)
     try:
         with write_lock(building, patience=0):
+            check_collection_target(folder, overwrite)  # somebody may have been first
             wanted = Plan(
                 tuple(map(ShardRecord, new_names(folder, shards), nodes)),
                 dict(loaded.spec if loaded is not None else PRECOMPUTED),
                 *recipe,
                 None if sources is None else [source.state() for source in sources],
             )
-            plan = _begin(folder, wanted, overwrite)
             items: Any = documents  # paths, if there are sources
-            return _Build(ray, folder, plan, loaded, progress, on_bad).run(sources, items)
+            plan = _begin(folder, wanted, overwrite, items, on_bad)
+            return _Build(ray, folder, plan, loaded, given, progress, on_bad).run(sources, items)
     except LockedIndexError as error:
         raise LockedIndexError(f"another process is building {path}: wait for it, or stop it") from error
 
 
-def _begin(folder: Path, wanted: Plan, overwrite: bool) -> Plan:
+def _to_send(ray: ModuleType, encoder: Encoder | None, by_name: bool) -> Any:
+    """An encoder in Ray's memory; None if there is none, or if tasks can load it by its name."""
+    if encoder is None or by_name:
+        return None
+    kind, model = encoder.spec["kind"], encoder.spec["model"]
+    if kind not in _BY_NAME:
+        try:
+            return ray.put(encoder)
+        except (TypeError, AttributeError, PicklingError) as error:
+            raise UsageError(
+                f"this encoder cannot be sent to other processes ({first_line(error)}): name a model"
+            ) from error
+    with suppress(SecateursError):
+        if load_encoder(model, kind).spec["fingerprint"] == encoder.spec["fingerprint"]:
+            return None
+    raise UsageError(
+        f"this encoder is not what other processes load as {model!r}: if it has settings or a linear layer of its own, "
+        "save them in a model folder, and name that"
+    )
+
+
+def _begin(
+    folder: Path,
+    wanted: Plan,
+    overwrite: bool,
+    documents: Iterable[Document | Mapping[str, Any]],
+    on_bad: OnBad | None,
+) -> Plan:
     """The plan of an interrupted build, if it is the same, or this one."""
+    building = folder / BUILDING
     earlier = unfinished(folder)
+    plan = wanted
     if earlier is not None:
         differences = earlier.differences(wanted)
-        if not differences:
-            return earlier
-        if not overwrite:
+        scale = Scale.read(building, earlier)
+        if not differences and scale is not None:
+            if (
+                wanted.corpus is not None
+                or not scale.whole
+                or _is_of(scale, documents, len(wanted.shards), overwrite, on_bad)
+            ):
+                return earlier
+            differences = ["documents"]
+        if differences and not overwrite and (scale is not None or has_pieces(folder, earlier)):
             raise SecateursError(
                 f"{folder} has an unfinished build with other settings ({', '.join(differences)}): give those again to "
                 "go on with it, or --overwrite (overwrite=True) to begin anew"
             )
-    wanted.write(folder / BUILDING)
-    return wanted
+        if not differences:
+            plan = earlier.renewed()
+    plan.write(building)
+    return plan
+
+
+def _is_of(
+    scale: Scale,
+    documents: Iterable[Document | Mapping[str, Any]],
+    shards: int,
+    overwrite: bool,
+    on_bad: OnBad | None,
+) -> bool:
+    """Whether these documents of a program are those that have been encoded."""
+    if overwrite and isinstance(documents, Iterator):
+        return False  # it can be read once only: to compare it, or to build it
+    told: list[str] = []
+    same = scale.digest == digest_of_all(documents, shards, told.append if on_bad is not None else None)
+    if same and on_bad is not None:
+        for problem in told:
+            on_bad(problem)
+    return same
 
 
 class _Build:
@@ -126,36 +186,46 @@ class _Build:
         folder: Path,
         plan: Plan,
         encoder: Encoder | None,
+        given: Any,
         progress: bool | None,
         on_bad: OnBad | None,
     ) -> None:
         self._ray = ray
         self._folder = folder
         self._plan = plan
+        self._sent_plan = ray.put(plan)  # once, not with every task
         self._dim = encoder.dim if encoder is not None else 0
         self._progress = progress
         self._on_bad = on_bad
         self._strategies = strategies(ray, plan)
-        self._given = None
-        if encoder is not None and encoder.spec["kind"] not in _BY_NAME:
-            try:
-                self._given = ray.put(encoder)
-            except TypeError as error:
-                raise UsageError(f"this encoder cannot be sent to other processes ({error}): name a model") from error
+        self._given = given
 
     def run(self, sources: list[Source] | None, documents: Iterable[Document | Mapping[str, Any]]) -> dict[str, int]:
         building = self._folder / BUILDING
         scale = Scale.read(building, self._plan)
-        if scale is None:
-            scale = self._fit(*self._encode(sources, documents))
+        if scale is None or not scale.whole:
+            pieces, digest = self._encode(sources, documents)
+            if sources is not None and [source.state() for source in sources] != self._plan.corpus:
+                raise SecateursError(
+                    "the corpus has changed while it was read: give the same command with --overwrite, which encodes "
+                    "only what is new"
+                )
+            if scale is None:
+                scale = self._fit(pieces, digest)
+            elif (scale.pieces, scale.digest) != (pieces, digest):
+                self._plan.renewed().write(building)
+                raise SecateursError(
+                    "these documents are not those that were encoded before: give the same command again to build these"
+                )
+            scale = replace(scale, whole=True)
             scale.write(building)
-        elif sources is None and scale.digest != digest_of_all(documents, len(self._plan.shards), self._on_bad):
-            raise SecateursError(
-                f"{self._folder} has an unfinished build of other documents: give those again to go on with it, or "
-                "overwrite=True to begin anew"
-            )
-        with progress_bar("finishing shards", len(self._plan.shards), "shards", self._progress) as advance:
-            made = self._each_shard(tasks.finish_shard, [(scale,)] * len(self._plan.shards), advance)
+        sent = self._ray.put(scale)
+        try:
+            with progress_bar("finishing shards", len(self._plan.shards), "shards", self._progress) as advance:
+                made = self._each_shard(tasks.finish_shard, [(sent,)] * len(self._plan.shards), advance)
+        except PieceLostError:
+            replace(scale, whole=False).write(building)
+            raise
         self._commit()
         return {"shards": len(made)} | {name: sum(facts[name] for facts in made) for name in made[0]}
 
@@ -181,7 +251,9 @@ class _Build:
                         digests.append(head.digest)
                     advance(len(head.problems))
                     start = encode.options(**self._options(head.shard)).remote
-                    running[start(self._folder, self._plan, head.shard, source, head, piece, self._given)] = head.shard
+                    running[start(self._folder, self._sent_plan, head.shard, source, head, piece, self._given)] = (
+                        head.shard
+                    )
                     while len(running) >= self._at_once():
                         advance(self._next(running)[1])
                 while running:
@@ -206,7 +278,8 @@ class _Build:
         for told in repeated:
             assert self._on_bad is not None
             self._on_bad(told)
-        dims = {len(survey.total) for survey in surveys if survey.embeddings} or {self._dim}
+        dims = {len(survey.total) for survey in surveys if survey.embeddings}
+        dims = dims or {len(survey.total) for survey in surveys if len(survey.total)} or {self._dim}
         if len(dims) > 1:
             raise UsageError(f"some documents have embeddings of {min(dims)} dimensions, others of {max(dims)}")
         (dim,) = dims
@@ -238,8 +311,10 @@ class _Build:
         for node, node_id in alive(self._ray).items():
             if node in owners:
                 start = clean.options(num_cpus=0, scheduling_strategy=pinned(node_id)).remote
-                self._get(start(self._folder, names), "tidying up")
-        tasks.tidy(self._folder, names)
+                with suppress(SecateursError, OSError, self._ray.exceptions.RayError):  # the collection is there
+                    self._get(start(self._folder, names), "tidying up")
+        with suppress(OSError):
+            tasks.tidy(self._folder, names)
 
     def _each_shard(
         self,
@@ -253,7 +328,9 @@ class _Build:
         results: dict[int, Any] = {}
         try:
             for shard, own in enumerate(arguments):
-                running[remote.options(**self._options(shard)).remote(self._folder, self._plan, shard, *own)] = shard
+                running[remote.options(**self._options(shard)).remote(self._folder, self._sent_plan, shard, *own)] = (
+                    shard
+                )
             while running:
                 shard, result = self._next(running)
                 results[shard] = result
@@ -263,7 +340,7 @@ class _Build:
         return [results[shard] for shard in range(len(arguments))]
 
     def _options(self, shard: int) -> dict[str, Any]:
-        return {"num_cpus": 1, "max_retries": tasks.RETRIES, "scheduling_strategy": self._strategies[shard]}
+        return {"num_cpus": tasks.CORES, "max_retries": tasks.RETRIES, "scheduling_strategy": self._strategies[shard]}
 
     def _next(self, running: dict[Any, int]) -> tuple[int, Any]:
         """The shard and the result of the task that is ready first, which is taken out."""
