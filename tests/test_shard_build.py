@@ -35,6 +35,7 @@ from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
 from secateurs.index import rows
 from secateurs.index.locks import write_lock
+from secateurs.threads import granted_cores, usable_cores
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -485,6 +486,34 @@ def test_a_folder_is_known_again_by_the_files_that_are_read(tmp_path: Path) -> N
     assert source.state() == state
     (tmp_path / "one.txt").rename(tmp_path / "two.txt")
     assert source.state() != state
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (corpus,) = write_corpus(tmp_path, files=1)
+    encoder = NotingEncoder(tmp_path / "notes")
+    encode = building._Build._encode
+
+    def encode_and_change(*arguments: Any) -> Any:
+        found = encode(*arguments)
+        corpus.write_text(corpus.read_text() + "d20\ttext 20\n")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(building._Build, "_encode", encode_and_change)
+        with pytest.raises(SecateursError, match="has changed while it was read"):
+            build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder)
+    build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder, overwrite=True)
+    assert len(shards_of(tmp_path / "big.sec")[0]) == 21
+
+
+def test_a_task_uses_the_cores_it_was_granted_and_others_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = usable_cores()
+    with granted_cores(before + 2):
+        assert usable_cores() == before + 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert usable_cores() == before
 
 
 def test_what_another_version_has_written_is_as_if_it_were_not_there(tmp_path: Path) -> None:

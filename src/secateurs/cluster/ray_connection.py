@@ -30,7 +30,7 @@ def connect(address: str | None = None) -> ModuleType:
     if wanted.startswith("ray://"):
         raise UsageError(
             f"{wanted!r} is the address of a Ray client server: run this on a machine of the cluster, and give auto "
-            "or host:port of its head as  ray status  has it"
+            "or host:port of its head, such as 10.0.0.1:6379"
         )
     alone = {"num_cpus": usable_cores(), "include_dashboard": False} if wanted == LOCAL else {}
     try:
