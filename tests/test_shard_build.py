@@ -427,7 +427,7 @@ def test_an_encoder_of_its_own_settings_must_be_a_model_folder(tmp_path: Path, e
     with pytest.raises(UsageError, match="save them in a model folder"):
         build_shards(tmp_path / "big.sec", [], shards=1, encoder=own)
     assert not (tmp_path / "big.sec").exists()
-    assert building._to_send(ray, encoder, by_name=False) is None
+    assert building.to_send(ray, encoder, by_name=False) is None
 
 
 def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:

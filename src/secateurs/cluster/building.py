@@ -12,11 +12,10 @@ lost task again, and the same command goes on where an interrupted one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from pickle import PicklingError
 from types import ModuleType
 from typing import Any
 
@@ -34,15 +33,14 @@ from ..progress import progress_bar
 from ..records import Document
 from ..version import __version__
 from . import tasks
+from .beginning import begin, to_send
 from .layout import Layout, ShardRecord, is_sharded, shard_names
 from .nodes import alive, is_gone, nodes_for, pinned, strategies
 from .pieces import PieceLostError, Survey
-from .plan import BUILDING, Plan, Scale, check_collection_target, has_pieces, new_names, unfinished
+from .plan import BUILDING, Plan, Scale, check_collection_target, new_names
 from .ray_connection import connect, first_line
-from .reading import digest_of_all, hand_over, joint_digest, read_sources
+from .reading import hand_over, joint_digest, read_sources
 from .sources import Source, expected, sources_of
-
-_BY_NAME = ("onnx", "st")  # kinds of encoders that a task can load by the model's name
 
 
 def build_shards(
@@ -86,7 +84,7 @@ def build_shards(
     loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
     ray = connect(ray_address)
     nodes = nodes_for(ray, shards, per_node)
-    given = _to_send(ray, loaded, isinstance(encoder, str))
+    given = to_send(ray, loaded, isinstance(encoder, str))
     building = folder / BUILDING
     building.mkdir(parents=True, exist_ok=True)
     try:
@@ -99,82 +97,10 @@ def build_shards(
                 None if sources is None else [source.state() for source in sources],
             )
             items: Any = documents  # paths, if there are sources
-            plan = _begin(folder, wanted, overwrite, items, on_bad)
+            plan = begin(folder, wanted, overwrite, items, on_bad)
             return _Build(ray, folder, plan, loaded, given, progress, on_bad).run(sources, items)
     except LockedIndexError as error:
         raise LockedIndexError(f"another process is building {path}: wait for it, or stop it") from error
-
-
-def _to_send(ray: ModuleType, encoder: Encoder | None, by_name: bool) -> Any:
-    """An encoder in Ray's memory; None if there is none, or if tasks can load it by its name."""
-    if encoder is None or by_name:
-        return None
-    kind, model = encoder.spec["kind"], encoder.spec["model"]
-    if kind not in _BY_NAME:
-        try:
-            return ray.put(encoder)
-        except (TypeError, AttributeError, PicklingError) as error:
-            raise UsageError(
-                f"this encoder cannot be sent to other processes ({first_line(error)}): name a model"
-            ) from error
-    with suppress(SecateursError):
-        if load_encoder(model, kind).spec["fingerprint"] == encoder.spec["fingerprint"]:
-            return None
-    raise UsageError(
-        f"this encoder is not what other processes load as {model!r}: if it has settings or a linear layer of its own, "
-        "save them in a model folder, and name that"
-    )
-
-
-def _begin(
-    folder: Path,
-    wanted: Plan,
-    overwrite: bool,
-    documents: Iterable[Document | Mapping[str, Any]],
-    on_bad: OnBad | None,
-) -> Plan:
-    """The plan of an interrupted build, if it is the same, or this one."""
-    building = folder / BUILDING
-    earlier = unfinished(folder)
-    plan = wanted
-    if earlier is not None:
-        differences = earlier.differences(wanted)
-        scale = Scale.read(building, earlier)
-        if not differences and scale is not None:
-            if (
-                wanted.corpus is not None
-                or not scale.whole
-                or _is_of(scale, documents, len(wanted.shards), overwrite, on_bad)
-            ):
-                return earlier
-            differences = ["documents"]
-        if differences and not overwrite and (scale is not None or has_pieces(folder, earlier)):
-            raise SecateursError(
-                f"{folder} has an unfinished build with other settings ({', '.join(differences)}): give those again to "
-                "go on with it, or --overwrite (overwrite=True) to begin anew"
-            )
-        if not differences:
-            plan = earlier.renewed()
-    plan.write(building)
-    return plan
-
-
-def _is_of(
-    scale: Scale,
-    documents: Iterable[Document | Mapping[str, Any]],
-    shards: int,
-    overwrite: bool,
-    on_bad: OnBad | None,
-) -> bool:
-    """Whether these documents of a program are those that have been encoded."""
-    if overwrite and isinstance(documents, Iterator):
-        return False  # it can be read once only: to compare it, or to build it
-    told: list[str] = []
-    same = scale.digest == digest_of_all(documents, shards, told.append if on_bad is not None else None)
-    if same and on_bad is not None:
-        for problem in told:
-            on_bad(problem)
-    return same
 
 
 class _Build:
