@@ -1,5 +1,6 @@
 """A little of what tests/soak.py does for as long as one likes: kills, full disks, damage."""
 
+import errno
 import os
 import random
 from collections import Counter
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import soak
+
+from secateurs.index.storage import write_whole
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
 
@@ -46,6 +49,18 @@ def test_without_room_on_the_disk_nothing_changes(path: Path) -> None:
     for _ in range(12):
         state = soak.no_room(path, state, rng, counts)
     assert counts["changes without room"] > 3
+
+
+def test_a_file_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_whole(tmp_path / "plan.json", b"old")
+
+    def no_room(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_room)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(tmp_path / "plan.json", b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 
 def test_damage_anywhere_is_found_or_does_not_matter(path: Path) -> None:

@@ -4,12 +4,14 @@ import gc
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +24,18 @@ import ray
 from conftest import random_documents
 from sharding import NotingEncoder, write_corpus
 
-from secateurs import Document, Index
+from secateurs import Document, EncodedText, Index
 from secateurs.cluster import building, tasks
 from secateurs.cluster.building import build_shards
-from secateurs.cluster.layout import Layout, shard_of
-from secateurs.cluster.pieces import Pieces, split
-from secateurs.cluster.plan import BUILDING
+from secateurs.cluster.layout import Layout, ShardRecord, shard_of
+from secateurs.cluster.pieces import HELD, PieceLostError, Pieces, is_written, split, write_piece
+from secateurs.cluster.plan import BUILDING, Plan, Scale, check_collection_target
+from secateurs.cluster.sources import Source
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
 from secateurs.index import rows
 from secateurs.index.locks import write_lock
+from secateurs.threads import granted_cores, usable_cores
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
@@ -74,17 +78,18 @@ def assert_is_like_one_index(folder: Path, one: Index) -> None:
 
 def test_pieces_are_of_one_shard_in_order_and_bounded() -> None:
     documents = [(f"place {i}", Document(f"d{i}")) for i in range(1000)]
-    pieces = list(split(iter(documents), 7, size=10, held=40))
+    room = 40 * 525  # bytes: a docno of at most 4 characters is 25 with its punctuation
+    pieces = list(split(iter(documents), 7, size=10, held=room))
     for shard in range(7):
         own = [piece for piece in pieces if piece.shard == shard]
         assert [piece.number for piece in own] == list(range(len(own)))
         held = [document for piece in own for document in piece.documents]
         assert held == [item for item in documents if shard_of(item[1].docno, 7) == shard]
     assert max(len(piece.documents) for piece in pieces) <= 10
-    assert pieces == list(split(iter(documents), 7, size=10, held=40))
+    assert pieces == list(split(iter(documents), 7, size=10, held=room))
 
     waiting, most = 0, 0
-    taken = split((waiting_one for waiting_one in documents), 7, size=10, held=40)
+    taken = split((waiting_one for waiting_one in documents), 7, size=10, held=room)
     read = {docno: i for i, (_, document) in enumerate(documents) for docno in [document.docno]}
     for piece in taken:
         newest = max(read[document.docno] for _, document in piece.documents)
@@ -271,10 +276,14 @@ def test_documents_of_a_program_are_compared_when_a_build_goes_on(
         patched.setattr(building._Build, "_commit", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_shards(tmp_path / "big.sec", documents, shards=2, encoder=None)
-    with pytest.raises(SecateursError, match="unfinished build of other documents"):
+        with pytest.raises(ZeroDivisionError):
+            build_shards(tmp_path / "other.sec", documents, shards=2, encoder=None)
+    with pytest.raises(SecateursError, match=r"unfinished build with other settings \(documents\)"):
         build_shards(tmp_path / "big.sec", documents[:-1], shards=2, encoder=None)
     build_shards(tmp_path / "big.sec", documents, shards=2, encoder=None)
     assert sum(len(shard) for shard in shards_of(tmp_path / "big.sec")) == 20
+    build_shards(tmp_path / "other.sec", iter(documents[:-1]), shards=2, encoder=None, overwrite=True)
+    assert sum(len(shard) for shard in shards_of(tmp_path / "other.sec")) == 19
 
 
 def test_a_collection_stays_until_the_new_one_is_ready(tmp_path: Path) -> None:
@@ -407,7 +416,127 @@ def test_a_node_that_is_gone_is_named_and_the_build_goes_on_when_it_is_back(tmp_
     ray_cluster.remove_node(back, allow_graceful=False)
 
 
-def test_what_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:
+class Unpicklable(NotingEncoder):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.lock = threading.Lock()
+
+
+def test_an_encoder_of_its_own_settings_must_be_a_model_folder(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    own = OnnxEncoder.load(settings=replace(encoder.settings, document_limit=20))
+    with pytest.raises(UsageError, match="save them in a model folder"):
+        build_shards(tmp_path / "big.sec", [], shards=1, encoder=own)
+    assert not (tmp_path / "big.sec").exists()
+    assert building.to_send(ray, encoder, by_name=False) is None
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "big.sec"
+    for strange in ("building/notes.txt", "shard-0000.old/notes.txt", "notes.txt"):
+        path = folder / strange
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        if not strange.startswith("building"):
+            (folder / BUILDING).mkdir()
+            (folder / BUILDING / "plan.json").write_text("{}")
+        with pytest.raises(SecateursError, match="left as it is"):
+            check_collection_target(folder, True)
+        tasks.tidy(folder, [])
+        assert path.exists() or strange.startswith("building")
+        shutil.rmtree(folder)
+    for ours in ("shard-0000", "shard-0001-0a1b2c", ".shard-10000-0a1b2c.building-host-1-2", "building"):
+        (folder / ours).mkdir(parents=True)
+    (folder / BUILDING / "write.lock").touch()
+    check_collection_target(folder, False)
+    tasks.tidy(folder, ["shard-0000"])
+    assert [path.name for path in folder.iterdir()] == ["shard-0000"]
+
+
+def test_a_collection_that_appears_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout((ShardRecord("shard-0000"),), "somebody")
+
+    def connect(address: str | None) -> Any:
+        (tmp_path / "big.sec").mkdir()
+        layout.write(tmp_path / "big.sec")
+        return ray
+
+    monkeypatch.setattr(building, "connect", connect)
+    with pytest.raises(SecateursError, match="there is a collection in shards at"):
+        build_shards(tmp_path / "big.sec", random_documents(5), shards=1, encoder=None)
+    assert Layout.read(tmp_path / "big.sec") == layout
+
+
+def test_a_build_that_failed_before_its_first_piece_asks_nothing(tmp_path: Path) -> None:
+    (corpus,) = write_corpus(tmp_path, files=1)
+    good = corpus.read_text()
+    corpus.write_text(good + "no tab\n")
+    with pytest.raises(SecateursError, match=r"line 21: no tab .* with --overwrite goes on: what is encoded is kept"):
+        build_shards(tmp_path / "big.sec", corpus, shards=2, encoder=NotingEncoder(tmp_path / "notes"))
+    corpus.write_text(good)
+    build_shards(tmp_path / "big.sec", corpus, shards=2, encoder=NotingEncoder(tmp_path / "notes"))
+    assert sum(len(shard) for shard in shards_of(tmp_path / "big.sec")) == 20
+
+
+def test_a_folder_is_known_again_by_the_files_that_are_read(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("one")
+    source = Source.of(tmp_path)
+    state = source.state()
+    (tmp_path / "big.sec" / BUILDING).mkdir(parents=True)
+    (tmp_path / "big.sec" / BUILDING / "plan.json").write_text("{}")
+    assert source.state() == state
+    (tmp_path / "one.txt").rename(tmp_path / "two.txt")
+    assert source.state() != state
+
+
+def test_a_corpus_that_changes_while_it_is_read_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (corpus,) = write_corpus(tmp_path, files=1)
+    encoder = NotingEncoder(tmp_path / "notes")
+    encode = building._Build._encode
+
+    def encode_and_change(*arguments: Any) -> Any:
+        found = encode(*arguments)
+        corpus.write_text(corpus.read_text() + "d20\ttext 20\n")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(building._Build, "_encode", encode_and_change)
+        with pytest.raises(SecateursError, match="has changed while it was read"):
+            build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder)
+    build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder, overwrite=True)
+    assert len(shards_of(tmp_path / "big.sec")[0]) == 21
+
+
+def test_a_task_uses_the_cores_it_was_granted_and_others_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = usable_cores()
+    with granted_cores(before + 2):
+        assert usable_cores() == before + 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert usable_cores() == before
+
+
+def test_what_another_version_has_written_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    plan = Plan((ShardRecord("shard-0000"),), {}, "int8", (), None)
+    plan.write(tmp_path)
+    assert Plan.read(tmp_path) == plan
+    for other in ("{}", "[]", "null", json.dumps(asdict(plan) | {"colour": "green"})):
+        (tmp_path / "plan.json").write_text(other)
+        (tmp_path / "scale.json").write_text(other)
+        assert Plan.read(tmp_path) is None
+        assert Scale.read(tmp_path, plan) is None
+
+
+def test_embeddings_of_nothing_have_their_dimensions(tmp_path: Path) -> None:
+    nothing = EncodedText(np.zeros((0, 16), np.float32), np.zeros(0), np.zeros(0))
+    documents = [Document(f"d{i}", encoded=nothing) for i in range(3)]
+    one = Index.build(tmp_path / "one.sec", documents, encoder=None)
+    build_shards(tmp_path / "big.sec", documents, shards=2, encoder=None)
+    assert one.manifest.dim == 16
+    assert_is_like_one_index(tmp_path / "big.sec", one)
+
+
+def test_what_cannot_be_is_told_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (corpus,) = write_corpus(tmp_path, files=1)
     for wrong, message in (
         ({"shards": 0}, "at least one shard"),
@@ -421,6 +550,18 @@ def test_what_cannot_be_is_told_before_any_work(tmp_path: Path) -> None:
         build_shards(tmp_path / "big.sec", [corpus, tmp_path / "other.tsv"], shards=2, encoder=None)
     with pytest.raises(SecateursError, match="is not a collection in shards: it is left as it is"):
         build_shards(tmp_path, corpus, shards=2, encoder=None)
+    with pytest.raises(UsageError, match="cannot be sent to other processes") as caught:
+        build_shards(tmp_path / "big.sec", corpus, shards=2, encoder=Unpicklable(tmp_path / "notes"))
+    assert "\n" not in str(caught.value)
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "is_initialized", lambda: False)
+        with pytest.raises(UsageError, match="Ray client server"):
+            build_shards(tmp_path / "big.sec", corpus, shards=2, encoder=None, ray_address="ray://127.0.0.1:1")
+    with monkeypatch.context() as patched:
+        patched.setattr(ray, "nodes", lambda: [{"Alive": True, "NodeName": "head", "Resources": {}}])
+        for per_node in (True, False):
+            with pytest.raises(SecateursError, match="no machine of the Ray cluster has a CPU"):
+                build_shards(tmp_path / "big.sec", corpus, shards=2, encoder=None, per_node=per_node)
     assert not (tmp_path / "big.sec").exists()
     with pytest.raises(UsageError, match="'d0' has no embeddings"):
         build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=None)
@@ -438,6 +579,64 @@ def test_embeddings_of_different_dimensions_are_refused(tmp_path: Path) -> None:
     documents[-1] = Document("last", encoded=documents[-1].encoded)
     with pytest.raises(UsageError, match=r"8 dimensions|of 8"):
         build_shards(tmp_path / "big.sec", documents, shards=4, encoder=None)
+
+
+def test_pieces_stay_large_with_very_many_shards() -> None:
+    texts = (("", Document(f"d{i}", "x" * 300)) for i in range(60_000))
+    pieces = [len(piece.documents) for piece in split(texts, 100, held=HELD // 10)]  # as 1,000 shards in all of it
+    assert np.mean(pieces[:-100]) > 400  # the last of each shard is what remains
+
+
+@pytest.mark.parametrize("share", [0.5, 0.98])
+def test_a_flipped_byte_in_a_piece_is_noticed_and_the_piece_goes(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "00000-000000.npz"
+    documents = [("here", document) for document in random_documents(20)]
+    write_piece(path, documents, None, "digest")
+    assert is_written(path, "digest")
+    assert not is_written(path, "another")
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * share)] ^= 1
+    path.write_bytes(content)
+    assert not is_written(path, "digest")
+    with pytest.raises(PieceLostError, match="give the same command again"):
+        list(Pieces(tmp_path, [1]).items())
+    assert not path.exists()
+
+
+def test_a_piece_that_is_lost_at_the_end_is_made_again_and_finished_shards_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = NotingEncoder(tmp_path / "notes")
+    corpus = write_corpus(tmp_path)
+    folder = tmp_path / "big.sec"
+    with monkeypatch.context() as patched:
+        patched.setattr(building._Build, "_each_shard", stop_at_finish)
+        with pytest.raises(ZeroDivisionError):
+            build_shards(folder, corpus, shards=3, encoder=encoder)
+    plan, first = Plan.read(folder / BUILDING), folder / BUILDING / "shard-0000"
+    assert plan is not None
+    scale = Scale.read(folder / BUILDING, plan)
+    assert scale is not None
+    tasks.finish_shard(folder, plan, 0, scale)
+    assert [path.name for path in first.iterdir()] == ["finished.json"]
+    made = Index(folder / "shard-0000").manifest.segments
+    lost = folder / BUILDING / "shard-0001" / "00002-000000.npz"
+    texts = {document.text for _, document in read_piece(lost)}
+    lost.unlink()
+
+    with pytest.raises(SecateursError, match="give the same command again"):
+        build_shards(folder, corpus, shards=3, encoder=encoder)
+    build_shards(folder, corpus, shards=3, encoder=encoder)
+    assert encoder.encoded() == {f"text {i}": 2 if f"text {i}" in texts else 1 for i in range(120)}
+    assert Index(folder / "shard-0000").manifest.segments == made
+    assert sum(len(shard) for shard in shards_of(folder)) == 120
+
+
+_each_shard = building._Build._each_shard
+
+
+def stop_at_finish(build: Any, task: Any, *arguments: Any) -> Any:
+    return 1 / 0 if task is tasks.finish_shard else _each_shard(build, task, *arguments)
 
 
 def test_a_damaged_piece_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

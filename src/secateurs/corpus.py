@@ -108,7 +108,7 @@ def count_documents(source: str | Path) -> int | None:
     """How many documents to expect, for a progress bar; None if counting would be as long as reading."""
     path = Path(source)
     if path.is_dir():
-        return sum(1 for _ in _text_files(path))
+        return sum(1 for _ in text_files(path))
     if not path.is_file() or path.with_suffix("").suffix == ".csv" or path.suffix == ".csv":
         return None  # a csv record may span lines
     with _open(path) as file:
@@ -197,13 +197,14 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
             raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
 
 
-def _text_files(folder: Path) -> Iterator[Path]:
+def text_files(folder: Path) -> Iterator[Path]:
+    """Those that are the documents of a folder."""
     return (path for path in sorted(folder.rglob("*")) if path.suffix in TEXT_SUFFIXES and path.is_file())
 
 
 def _folder(folder: Path) -> Iterator[tuple[_Place, _Parsed]]:
     empty = True
-    for path in _text_files(folder):
+    for path in text_files(folder):
         empty = False
         try:
             yield str(path), Document(path.relative_to(folder).as_posix(), path.read_text("utf-8"))

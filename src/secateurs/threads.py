@@ -6,25 +6,36 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from .errors import UsageError
 
 _T = TypeVar("_T")
 _AHEAD = 8  # pieces of work waiting per thread, so that none is idle
+_granted: ContextVar[int | None] = ContextVar("granted", default=None)
 
 
 def usable_cores() -> int:
-    """The cores this process may use, which in a container can be fewer than the machine has.
-
-    OMP_NUM_THREADS limits them further: Ray sets it to the number of cores that it gave to a task.
-    """
+    """The cores this process may use, which in a container can be fewer than the machine has; or those granted."""
+    granted = _granted.get()
+    if granted is not None:
+        return granted
     try:
-        cores = len(os.sched_getaffinity(0))
+        return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
-        cores = os.cpu_count() or 1
-    allowed = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(allowed)) if allowed.isdecimal() and int(allowed) else cores
+        return os.cpu_count() or 1
+
+
+@contextmanager
+def granted_cores(count: int) -> Iterator[None]:
+    """Within, and in this thread, `usable_cores` are so many: a scheduler has promised the others to somebody else."""
+    token = _granted.set(count)
+    try:
+        yield
+    finally:
+        _granted.reset(token)
 
 
 def in_order(

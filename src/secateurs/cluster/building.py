@@ -13,7 +13,8 @@ lost task again, and the same command goes on where an interrupted one stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,15 +33,14 @@ from ..progress import progress_bar
 from ..records import Document
 from ..version import __version__
 from . import tasks
+from .beginning import begin, to_send
 from .layout import Layout, ShardRecord, is_sharded, shard_names
 from .nodes import alive, is_gone, nodes_for, pinned, strategies
-from .pieces import Survey
-from .plan import BUILDING, Plan, Scale, check_collection_target, new_names, unfinished
+from .pieces import PieceLostError, Survey
+from .plan import BUILDING, Plan, Scale, check_collection_target, new_names
 from .ray_connection import connect, first_line
-from .reading import digest_of_all, hand_over, joint_digest, read_sources
+from .reading import hand_over, joint_digest, read_sources
 from .sources import Source, expected, sources_of
-
-_BY_NAME = ("onnx", "st")  # kinds of encoders that a task can load by the model's name
 
 
 def build_shards(
@@ -65,7 +65,7 @@ def build_shards(
     encoder     a model's name or folder, of `encoder_kind`; an Encoder that can be pickled; or None if every Document
                 brings its embeddings
     overwrite   replace a collection, which stays as it is until the new one is ready; or an unfinished build with other
-                settings
+                settings, or of other documents
     per_node    each shard on the own disk of one machine, in turn, under the same path; otherwise `path` is on a file
                 system that all machines see
     ray_address of the cluster, if this process is not connected yet: see ray_connection.connect
@@ -84,37 +84,23 @@ def build_shards(
     loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
     ray = connect(ray_address)
     nodes = nodes_for(ray, shards, per_node)
+    given = to_send(ray, loaded, isinstance(encoder, str))
     building = folder / BUILDING
     building.mkdir(parents=True, exist_ok=True)
     try:
         with write_lock(building, patience=0):
+            check_collection_target(folder, overwrite)  # somebody may have been first
             wanted = Plan(
                 tuple(map(ShardRecord, new_names(folder, shards), nodes)),
                 dict(loaded.spec if loaded is not None else PRECOMPUTED),
                 *recipe,
                 None if sources is None else [source.state() for source in sources],
             )
-            plan = _begin(folder, wanted, overwrite)
             items: Any = documents  # paths, if there are sources
-            return _Build(ray, folder, plan, loaded, progress, on_bad).run(sources, items)
+            plan = begin(folder, wanted, overwrite, items, on_bad)
+            return _Build(ray, folder, plan, loaded, given, progress, on_bad).run(sources, items)
     except LockedIndexError as error:
         raise LockedIndexError(f"another process is building {path}: wait for it, or stop it") from error
-
-
-def _begin(folder: Path, wanted: Plan, overwrite: bool) -> Plan:
-    """The plan of an interrupted build, if it is the same, or this one."""
-    earlier = unfinished(folder)
-    if earlier is not None:
-        differences = earlier.differences(wanted)
-        if not differences:
-            return earlier
-        if not overwrite:
-            raise SecateursError(
-                f"{folder} has an unfinished build with other settings ({', '.join(differences)}): give those again to "
-                "go on with it, or --overwrite (overwrite=True) to begin anew"
-            )
-    wanted.write(folder / BUILDING)
-    return wanted
 
 
 class _Build:
@@ -126,36 +112,46 @@ class _Build:
         folder: Path,
         plan: Plan,
         encoder: Encoder | None,
+        given: Any,
         progress: bool | None,
         on_bad: OnBad | None,
     ) -> None:
         self._ray = ray
         self._folder = folder
         self._plan = plan
+        self._sent_plan = ray.put(plan)  # once, not with every task
         self._dim = encoder.dim if encoder is not None else 0
         self._progress = progress
         self._on_bad = on_bad
         self._strategies = strategies(ray, plan)
-        self._given = None
-        if encoder is not None and encoder.spec["kind"] not in _BY_NAME:
-            try:
-                self._given = ray.put(encoder)
-            except TypeError as error:
-                raise UsageError(f"this encoder cannot be sent to other processes ({error}): name a model") from error
+        self._given = given
 
     def run(self, sources: list[Source] | None, documents: Iterable[Document | Mapping[str, Any]]) -> dict[str, int]:
         building = self._folder / BUILDING
         scale = Scale.read(building, self._plan)
-        if scale is None:
-            scale = self._fit(*self._encode(sources, documents))
+        if scale is None or not scale.whole:
+            pieces, digest = self._encode(sources, documents)
+            if sources is not None and [source.state() for source in sources] != self._plan.corpus:
+                raise SecateursError(
+                    "the corpus has changed while it was read: give the same command with --overwrite, which encodes "
+                    "only what is new"
+                )
+            if scale is None:
+                scale = self._fit(pieces, digest)
+            elif (scale.pieces, scale.digest) != (pieces, digest):
+                self._plan.renewed().write(building)
+                raise SecateursError(
+                    "these documents are not those that were encoded before: give the same command again to build these"
+                )
+            scale = replace(scale, whole=True)
             scale.write(building)
-        elif sources is None and scale.digest != digest_of_all(documents, len(self._plan.shards), self._on_bad):
-            raise SecateursError(
-                f"{self._folder} has an unfinished build of other documents: give those again to go on with it, or "
-                "overwrite=True to begin anew"
-            )
-        with progress_bar("finishing shards", len(self._plan.shards), "shards", self._progress) as advance:
-            made = self._each_shard(tasks.finish_shard, [(scale,)] * len(self._plan.shards), advance)
+        sent = self._ray.put(scale)
+        try:
+            with progress_bar("finishing shards", len(self._plan.shards), "shards", self._progress) as advance:
+                made = self._each_shard(tasks.finish_shard, [(sent,)] * len(self._plan.shards), advance)
+        except PieceLostError:
+            replace(scale, whole=False).write(building)
+            raise
         self._commit()
         return {"shards": len(made)} | {name: sum(facts[name] for facts in made) for name in made[0]}
 
@@ -181,7 +177,9 @@ class _Build:
                         digests.append(head.digest)
                     advance(len(head.problems))
                     start = encode.options(**self._options(head.shard)).remote
-                    running[start(self._folder, self._plan, head.shard, source, head, piece, self._given)] = head.shard
+                    running[start(self._folder, self._sent_plan, head.shard, source, head, piece, self._given)] = (
+                        head.shard
+                    )
                     while len(running) >= self._at_once():
                         advance(self._next(running)[1])
                 while running:
@@ -206,7 +204,8 @@ class _Build:
         for told in repeated:
             assert self._on_bad is not None
             self._on_bad(told)
-        dims = {len(survey.total) for survey in surveys if survey.embeddings} or {self._dim}
+        dims = {len(survey.total) for survey in surveys if survey.embeddings}
+        dims = dims or {len(survey.total) for survey in surveys if len(survey.total)} or {self._dim}
         if len(dims) > 1:
             raise UsageError(f"some documents have embeddings of {min(dims)} dimensions, others of {max(dims)}")
         (dim,) = dims
@@ -238,8 +237,10 @@ class _Build:
         for node, node_id in alive(self._ray).items():
             if node in owners:
                 start = clean.options(num_cpus=0, scheduling_strategy=pinned(node_id)).remote
-                self._get(start(self._folder, names), "tidying up")
-        tasks.tidy(self._folder, names)
+                with suppress(SecateursError, OSError, self._ray.exceptions.RayError):  # the collection is there
+                    self._get(start(self._folder, names), "tidying up")
+        with suppress(OSError):
+            tasks.tidy(self._folder, names)
 
     def _each_shard(
         self,
@@ -253,7 +254,9 @@ class _Build:
         results: dict[int, Any] = {}
         try:
             for shard, own in enumerate(arguments):
-                running[remote.options(**self._options(shard)).remote(self._folder, self._plan, shard, *own)] = shard
+                running[remote.options(**self._options(shard)).remote(self._folder, self._sent_plan, shard, *own)] = (
+                    shard
+                )
             while running:
                 shard, result = self._next(running)
                 results[shard] = result
@@ -263,7 +266,7 @@ class _Build:
         return [results[shard] for shard in range(len(arguments))]
 
     def _options(self, shard: int) -> dict[str, Any]:
-        return {"num_cpus": 1, "max_retries": tasks.RETRIES, "scheduling_strategy": self._strategies[shard]}
+        return {"num_cpus": tasks.CORES, "max_retries": tasks.RETRIES, "scheduling_strategy": self._strategies[shard]}
 
     def _next(self, running: dict[Any, int]) -> tuple[int, Any]:
         """The shard and the result of the task that is ready first, which is taken out."""

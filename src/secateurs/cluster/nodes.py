@@ -17,9 +17,13 @@ def alive(ray: ModuleType) -> dict[str, str]:
 
 def nodes_for(ray: ModuleType, shards: int, per_node: bool) -> list[str | None]:
     """The names of the nodes on whose disks the shards go, one after another; None for a disk that all of them see."""
+    names = sorted(node["NodeName"] for node in _working(ray))
+    if not names:
+        raise SecateursError(
+            "no machine of the Ray cluster has a CPU to build with: start one with  ray start --num-cpus N"
+        )
     if not per_node:
         return [None] * shards
-    names = sorted(node["NodeName"] for node in _working(ray))
     if len(set(names)) < len(names):
         raise SecateursError(
             "two Ray nodes have the same name, by which the shard on a node's disk is found again: start each with  "

@@ -21,6 +21,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..encoders import Encoder
-from ..errors import DamagedIndexError, SecateursError, UsageError
+from ..errors import DamagedIndexError, UsageError
 from ..hashing import hash_of
 from ..index.building import Item, are_unit, check_embeddings, encode, exact_sum
 from ..index.rows import sampled_rows
@@ -38,7 +39,9 @@ from ..records import Document, EncodedText
 from .layout import shard_of
 
 SIZE = 500  # documents of a piece: some seconds of work for one core, which is what a lost worker costs
-HELD = 16_000  # documents that wait for their pieces to be full, at most
+HELD = 256 << 20  # bytes of documents that wait for their pieces to be full, at most
+_OVERHEAD = 500  # bytes that Python needs for a document, beside its text and metadata
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 Placed = tuple[str, Document]  # with its place ("corpus.jsonl, line 7"), for error messages
 
@@ -49,35 +52,54 @@ class Piece(NamedTuple):
     documents: list[Placed]
 
 
+class PieceLostError(DamagedIndexError):
+    """A piece that was written is not there, or not whole. What is left of it is removed."""
+
+
 def split(items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HELD) -> Iterator[Piece]:
-    """Documents to pieces of at most `size`, each of one shard, in the documents' order."""
+    """Documents to pieces of at most `size`, each of one shard, in the documents' order.
+
+    While more than `held` bytes wait, whichever shard has most of them gets a smaller piece.
+    """
     waiting: list[list[Placed]] = [[] for _ in range(shards)]
+    sizes = [0] * shards
     numbers = [0] * shards
 
     def taken(shard: int) -> Piece:
         piece = Piece(shard, numbers[shard], waiting[shard])
         numbers[shard] += 1
-        waiting[shard] = []
+        waiting[shard], sizes[shard] = [], 0
         return piece
 
-    count = 0
+    total = 0
     for place, document in items:
         shard = shard_of(document.docno, shards)
         waiting[shard].append((place, document))
-        count += 1
-        if len(waiting[shard]) == size or count == held:
-            fullest = max(range(shards), key=lambda shard: len(waiting[shard]))
-            count -= len(waiting[fullest])
-            yield taken(fullest)
+        own = _size_of(document)
+        sizes[shard] += own
+        total += own
+        if len(waiting[shard]) < size:
+            if total <= held:
+                continue
+            shard = max(range(shards), key=sizes.__getitem__)
+        total -= sizes[shard]
+        yield taken(shard)
     for shard in range(shards):
         if waiting[shard]:
             yield taken(shard)
 
 
+def _size_of(document: Document) -> int:
+    """About how many bytes it takes in memory; the same on every machine, since pieces depend on it."""
+    texts = _OVERHEAD + len(_line("", document))
+    return texts if document.encoded is None else texts + document.encoded.embeddings.nbytes
+
+
 def digest_of(documents: Iterable[Placed]) -> str:
+    """Of what they are, wherever that was read."""
     digest = hashlib.blake2b(digest_size=16)
-    for place, document in documents:
-        digest.update(_line(place, document))
+    for _, document in documents:
+        digest.update(_line("", document))
         encoded = document.encoded
         if encoded is not None:
             digest.update(f"{encoded.embeddings.shape} {encoded.cut}\n".encode())
@@ -91,11 +113,18 @@ def piece_path(folder: Path, source: int, number: int) -> Path:
 
 
 def is_written(path: Path, digest: str) -> bool:
+    """Whether the file is there, with that digest, and every byte of it as it was written."""
     try:
-        with np.load(path) as file:
-            return bool(str(file["digest"]) == digest)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        with zipfile.ZipFile(path) as file:
+            return str(_member(file, "digest")) == digest and file.testzip() is None
+    except _UNREADABLE:
         return False
+
+
+def _member(file: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """Read whole, and its checksum compared, before anything of it is believed."""
+    array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.read(f"{name}.npy")))
+    return array
 
 
 def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None, digest: str) -> None:
@@ -133,7 +162,6 @@ def _line(place: str, document: Document) -> bytes:
 class Survey(NamedTuple):
     """What must be known of every shard before one of them can be made."""
 
-    documents: int
     embeddings: int
     total: NDArray[np.float64]  # (dim,), the exact sum
     unit: bool
@@ -167,7 +195,7 @@ class Pieces:
         return repeated
 
     def survey(self) -> Survey:
-        documents, embeddings, unit, total = 0, 0, True, np.zeros(0)
+        embeddings, unit, total = 0, True, np.zeros(0)
         for i in range(len(self._paths)):
             kept, lengths = self._kept(i), self._array(i, "lengths")
             part = self._array(i, "total")
@@ -181,10 +209,9 @@ class Pieces:
                     raise UsageError(f"{place}: embeddings of {len(part)} dimensions, those before of {len(total)}")
                 total += part
             unit &= bool(self._array(i, "unit")[kept].all())
-            documents += int(kept.sum())
             embeddings += int(lengths[kept].sum())
         repeated = [told for piece in self._repeated.values() for told in piece.values()]
-        return Survey(documents, embeddings, total, unit, repeated)
+        return Survey(embeddings, total, unit, repeated)
 
     def sample(self, bound: int) -> NDArray[np.float16]:
         """The rows that decide the int8 step."""
@@ -220,16 +247,12 @@ class Pieces:
 
     def _array(self, i: int, name: str) -> NDArray[Any]:
         try:
-            with np.load(self._paths[i]) as file:
-                array: NDArray[Any] = file[name]
-                return array
-        except FileNotFoundError as error:
-            raise SecateursError(
-                f"{self._paths[i]} was written and is not there: all machines must see that folder, or build with "
-                "--per-node (per_node=True)"
-            ) from error
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DamagedIndexError(
-                f"{self._paths[i]} cannot be read ({error}): it was whole when it was written, so build again "
-                "with overwriting"
+            with zipfile.ZipFile(self._paths[i]) as file:
+                return _member(file, name)
+        except _UNREADABLE as error:
+            with suppress(OSError):
+                self._paths[i].unlink()
+            raise PieceLostError(
+                f"{self._paths[i]} was written and cannot be read any more ({error}): give the same command again, "
+                "which encodes it anew. If that is no cure, not all machines see the same folder: build with --per-node"
             ) from error

@@ -3,16 +3,18 @@
 big.sec/building/
   plan.json                 the settings; written first
   shard-0003/*.npz          encoded pieces, see pieces.py
-  scale.json                the int8 scale of all shards, and how many pieces each has; written when all are encoded
+  scale.json                the int8 scale of all shards, and how many pieces each has; written when all are encoded.
+                            No shard is finished before it is there
   shard-0003/finished.json  the shard's index is at its place; its pieces are gone, or can go
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +22,17 @@ import numpy as np
 
 from ..errors import SecateursError
 from ..index.building import Recipe
+from ..index.locks import LOCK
 from ..index.storage import write_whole
 from ..index.stores import Int8Store
 from .layout import SHARDS, Layout, ShardRecord, is_sharded, shard_names
 
 BUILDING = "building"
 PLAN, SCALE = "plan.json", "scale.json"
+_NAME = r"shard-\d{4,}(-[0-9a-f]{6})?"  # see new_names
+OURS = re.compile(rf"{_NAME}|\.{_NAME}\.building-.+|{re.escape(SHARDS)}\.[0-9a-f]{{8}}\.new")
+# Not there, of nothing, or of another version: then its step is done again, and finds the pieces that are there.
+_ABSENT = (FileNotFoundError, ValueError, TypeError, KeyError)
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,10 @@ class Plan:
     corpus: Sequence[Mapping[str, Any]] | None  # sources as they were; None: documents that a program hands over
     id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
 
+    def renewed(self) -> Plan:
+        """The same, of which no shard is finished."""
+        return replace(self, id=uuid.uuid4().hex[:12])
+
     @property
     def recipe(self) -> Recipe:
         return Recipe(self.store, self.gather)
@@ -46,11 +57,12 @@ class Plan:
 
     @classmethod
     def read(cls, building: Path) -> Plan | None:
-        content = _read(building / PLAN)
-        if content is None:
+        try:
+            content = json.loads((building / PLAN).read_bytes())
+            shards = tuple(ShardRecord(**shard) for shard in content["shards"])
+            return cls(**content | {"shards": shards, "gather": tuple(content["gather"])})
+        except _ABSENT:
             return None
-        shards = tuple(ShardRecord(**shard) for shard in content["shards"])
-        return cls(**content | {"shards": shards, "gather": tuple(content["gather"])})
 
     def differences(self, other: Plan) -> list[str]:
         """The settings in which they differ, in words."""
@@ -75,6 +87,7 @@ class Scale:
     centre: Sequence[float] | None  # None where nothing is int8
     step: float | None
     digest: str | None  # of documents that a program handed over
+    whole: bool = True  # False: a piece was lost since, and all are looked through again
 
     @property
     def int8(self) -> Int8Store | None:
@@ -87,8 +100,11 @@ class Scale:
 
     @classmethod
     def read(cls, building: Path, plan: Plan) -> Scale | None:
-        content = _read(building / SCALE)
-        return cls(**content) if content is not None and content["plan"] == plan.id else None
+        try:
+            scale = cls(**json.loads((building / SCALE).read_bytes()))
+        except _ABSENT:
+            return None
+        return scale if scale.plan == plan.id else None
 
 
 def check_collection_target(folder: Path, overwrite: bool) -> None:
@@ -98,10 +114,29 @@ def check_collection_target(folder: Path, overwrite: bool) -> None:
             raise SecateursError(
                 f"there is a collection in shards at {folder} already: choose another name, or allow overwriting"
             )
-    elif folder.exists() and not (folder / BUILDING).is_dir() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise SecateursError(
             f"{folder} exists and is not a collection in shards: it is left as it is, choose another name"
         )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nothing is there but what an unfinished build has left."""
+    names = {path.name for path in folder.iterdir()}
+    if not names:
+        return True
+    building = folder / BUILDING
+    if not building.is_dir():
+        return False
+    begun = (building / PLAN).is_file() or all(
+        path.name == LOCK or path.suffix == ".new" for path in building.iterdir()
+    )
+    return begun and all(name == BUILDING or OURS.fullmatch(name) for name in names)
+
+
+def has_pieces(folder: Path, plan: Plan) -> bool:
+    """Whether a build has got so far that something would be lost with it. On other machines' disks nobody knows."""
+    return any(record.node is not None for record in plan.shards) or any((folder / BUILDING).glob("*/*"))
 
 
 def unfinished(folder: Path) -> Plan | None:
@@ -123,11 +158,3 @@ def new_names(folder: Path, count: int) -> list[str]:
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(content, ensure_ascii=False).encode())
-
-
-def _read(path: Path) -> Any:
-    """None if it is not there, or says nothing: then its step is done again, and finds the pieces that are there."""
-    try:
-        return json.loads(path.read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None

@@ -7,7 +7,7 @@ import os
 import socket
 from types import ModuleType
 
-from ..errors import SecateursError, require
+from ..errors import SecateursError, UsageError, require
 from ..threads import usable_cores
 
 LOCAL = "local"
@@ -27,6 +27,11 @@ def connect(address: str | None = None) -> ModuleType:
     if ray.is_initialized():
         return ray
     wanted = address or os.environ.get("RAY_ADDRESS") or LOCAL
+    if wanted.startswith("ray://"):
+        raise UsageError(
+            f"{wanted!r} is the address of a Ray client server: run this on a machine of the cluster, and give auto "
+            "or host:port of its head, such as 10.0.0.1:6379"
+        )
     alone = {"num_cpus": usable_cores(), "include_dashboard": False} if wanted == LOCAL else {}
     try:
         _knock(wanted)
@@ -41,7 +46,7 @@ def connect(address: str | None = None) -> ModuleType:
 
 def _knock(address: str) -> None:
     """Raise if nobody listens at host:port. Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    host, _, port = address.rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 

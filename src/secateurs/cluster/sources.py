@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..corpus import IR_DATASETS, OnBad, count_documents, read_places
+from ..corpus import IR_DATASETS, OnBad, count_documents, read_places, text_files
 from ..errors import SecateursError
 from ..records import Document
 from .pieces import Placed
@@ -30,7 +31,10 @@ class Source(NamedTuple):
             for place, document in read_places(self.path, on_bad and (lambda problem: on_bad(self._shown(problem)))):
                 yield self._shown(place), document
         except SecateursError as error:
-            raise type(error)(self._shown(str(error))) from error
+            message = self._shown(str(error))
+            if not self.path.startswith(IR_DATASETS):
+                message += ". When that is mended, the same command with --overwrite goes on: what is encoded is kept"
+            raise type(error)(message) from error
 
     def _shown(self, message: str) -> str:
         return message.replace(self.path, self.given, 1)
@@ -40,13 +44,12 @@ class Source(NamedTuple):
         if self.path.startswith(IR_DATASETS):
             return {"name": self.path}
         path = Path(self.path)
-        files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
-        facts = [file.stat() for file in files]
+        facts = [(str(file), file.stat()) for file in (text_files(path) if path.is_dir() else [path])]
+        listing = sorted((name, fact.st_size, fact.st_mtime_ns) for name, fact in facts)
         return {
             "name": self.path,
-            "files": len(files),
-            "bytes": sum(fact.st_size for fact in facts),
-            "changed": max((fact.st_mtime_ns for fact in facts), default=0),
+            "bytes": sum(fact.st_size for _, fact in facts),
+            "digest": hashlib.blake2b(repr(listing).encode(errors="surrogateescape"), digest_size=16).hexdigest(),
         }
 
 

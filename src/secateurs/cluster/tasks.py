@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,14 +23,15 @@ from ..index.index import Index
 from ..index.locks import retire
 from ..index.making import make_index
 from ..index.storage import write_whole
+from ..threads import granted_cores
 from .layout import shard_names
 from .pieces import Pieces, Placed, Survey, digest_of, is_written, piece_path, split, write_piece
-from .plan import BUILDING, PLAN, Plan, Scale
+from .plan import BUILDING, OURS, PLAN, Plan, Scale
 from .sources import Source
 
 RETRIES = 5  # of a task whose worker or machine died
 FINISHED = "finished.json"
-_OURS = re.compile(r"\.?shard-\d{4,}.*")
+CORES = 1  # of a task
 
 _loaded: dict[str, Encoder] = {}  # by fingerprint; a worker process runs many tasks
 
@@ -72,10 +72,14 @@ def encode_piece(
             f"{platform.node()} does not see {folder}: put it on a file system that all machines of the Ray cluster "
             "share, or build with --per-node (per_node=True), which keeps each shard on a machine's own disk"
         )
-    path = piece_path(_own(folder, plan, shard), source, head.number)
+    own = _own(folder, plan, shard)
+    if _is_finished(own, plan):
+        return head.documents
+    path = piece_path(own, source, head.number)
     digest = f"{plan.encoder.get('fingerprint')} {head.digest}"
     if not is_written(path, digest):
-        write_piece(path, documents, given or _encoder(plan.encoder), digest)
+        with granted_cores(CORES):
+            write_piece(path, documents, given or _encoder(plan.encoder), digest)
     return head.documents
 
 
@@ -108,18 +112,19 @@ def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str
     own = _own(folder, plan, shard)
     if not _is_finished(own, plan):
         int8 = scale.int8
-        make_index(
-            folder / name,
-            Pieces(own, scale.pieces[shard]).items(),
-            None,
-            plan.recipe,
-            spec=plan.encoder,
-            overwrite=True,  # one of this name is that of a task which died before it said so
-            progress=False,
-            codebook=None if int8 is None else Learnt(scale.embeddings[shard], int8),
-            unit=scale.unit[shard],
-            dim=scale.dim,
-        )
+        with granted_cores(CORES):
+            make_index(
+                folder / name,
+                Pieces(own, scale.pieces[shard]).items(),
+                None,
+                plan.recipe,
+                spec=plan.encoder,
+                overwrite=True,  # one of this name is that of a task which died before it said so
+                progress=False,
+                codebook=None if int8 is None else Learnt(scale.embeddings[shard], int8),
+                unit=scale.unit[shard],
+                dim=scale.dim,
+            )
         own.mkdir(parents=True, exist_ok=True)
         write_whole(own / FINISHED, json.dumps({"plan": plan.id}).encode())
     for path in own.glob("*.npz"):
@@ -137,7 +142,7 @@ def _is_finished(own: Path, plan: Plan) -> bool:
 def tidy(folder: Path, names: Sequence[str]) -> None:
     """When the collection is there: what it does not name, and what it was built from, goes."""
     for path in folder.iterdir() if folder.is_dir() else ():
-        if _OURS.fullmatch(path.name) and path.name not in names:
+        if OURS.fullmatch(path.name) and path.name not in names:
             retire(path)
     shutil.rmtree(folder / BUILDING, ignore_errors=True)
 

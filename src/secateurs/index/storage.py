@@ -204,11 +204,14 @@ class Manifest:
 def write_whole(path: Path, content: bytes) -> None:
     """All or nothing, and two that write the same file at once do not meet."""
     new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)  # on a full disk it would take what little room there is
     sync_folder(path.parent)
 
 
