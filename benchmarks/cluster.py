@@ -5,7 +5,8 @@
 The same embeddings as one index and as 1, 2, 4 and 8 shards: in this process, and as actors of a Ray that is started on
 this machine. Queries are encoded before, and each is asked of all in turn, one at a time, so that what disturbs the
 machine disturbs all. Times are multiples of the one index's with the default settings; "Ray" is what is left of a
-query's time when the slowest shard's own work is taken away; recall is that of the ten best of exhaustive search over
+query's time when the slowest shard's own work is taken away, and "own" the time of a core that this process spends on a
+query, Ray's threads in it included; recall is that of the ten best of exhaustive search over
 the one index, whose ranking the shards must also give bit for bit. Then as many clients ask at once as `--clients`.
 What is measured also goes to CACHE/NAME.cluster.json, for benchmarks/sizing.py. How building gains from cores is in
 benchmarks/shard_build.py.
@@ -19,7 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from judged import encode, progress, read_queries
@@ -74,8 +75,8 @@ def made(path: Path, stored: Index) -> Index:
 
 def report_searches(
     opened: Mapping[str, AnyIndex], queries: list[EncodedText], rounds: int
-) -> dict[str, dict[str, tuple[float, float]]]:
-    """The milliseconds of each, whole and without the work of the slowest shard."""
+) -> dict[str, dict[str, list[float]]]:
+    """The milliseconds of each: whole, without the work of the slowest shard, and of a core in this process."""
     one = opened["one index"]
     for query in queries[:5]:
         for index in opened.values():
@@ -84,13 +85,15 @@ def report_searches(
     times: dict[tuple[str, str], list[float]] = {}
     last: dict[tuple[str, str], list[Ranking]] = {}
     waits: dict[tuple[str, str], list[float]] = {}
+    own: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
         last = {}
         for query in progress(queries, "searching"):
             for what, how in SETTINGS.items():
                 for name, index in opened.items():
-                    started = perf_counter()
+                    started, busy = perf_counter(), process_time()
                     ranking = index.search(query, **how)
+                    own.setdefault((name, what), []).append(process_time() - busy)
                     times.setdefault((name, what), []).append(perf_counter() - started)
                     last.setdefault((name, what), []).append(ranking)
                     waits.setdefault((name, what), []).append(ranking.stats.milliseconds.get("cluster", 0) / 1000)
@@ -104,7 +107,7 @@ def report_searches(
     }
     base = mean(times["one index", "default"])
     print(f"{len(queries)} queries, {len(one):,} documents; the one index takes {base * 1000:.2f} ms by default\n")
-    columns = "".join(f" {what}: time, recall, scored, Ray |" for what in SETTINGS)
+    columns = "".join(f" {what}: time, recall, scored, Ray, own |" for what in SETTINGS)
     print(f"| |{columns} exhaustive is bit for bit the same |")
     print("|---|" + "---|" * (len(SETTINGS) + 1))
     for name in opened:
@@ -118,10 +121,11 @@ def report_searches(
             scored = mean(ranking.stats.documents_scored for ranking in rankings)
             wait = mean(waits[name, what]) / base
             spent = mean(times[name, what]) / base
-            cells.append(f"{spent:.2f}, {recall:.3f}, {scored:,.0f}, {wait:.2f}")
+            busy = mean(own[name, what]) / base
+            cells.append(f"{spent:.2f}, {recall:.3f}, {scored:,.0f}, {wait:.2f}, {busy:.2f}")
         print(f"| {name} | {' | '.join(cells)} | {'yes' if same[name] else 'NO'} |")
     return {
-        name: {what: (mean(times[name, what]) * 1000, mean(waits[name, what]) * 1000) for what in SETTINGS}
+        name: {what: [mean(some[name, what]) * 1000 for some in (times, waits, own)] for what in SETTINGS}
         for name in opened
     }
 

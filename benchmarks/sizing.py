@@ -3,9 +3,11 @@
     python benchmarks/sizing.py --growth CACHE/boolq-wiki.growth.json --cluster CACHE/msmarco-dl19.cluster.json
 
     time of a shard   a * embeddings ^ b, fitted to benchmarks/growth.py from a million embeddings on
-    cluster           c + d * shards, fitted to benchmarks/cluster.py: what asking that many actors costs
+    cluster           c + d * shards, from benchmarks/cluster.py: c + d is what asking one actor takes, and d what each
+                      further one adds to the work of the process that asks
     size              bytes per embedding and per passage, of the index of benchmarks/cluster.py
-    latency           encoding + cluster + one shard;   work   encoding + shards * (one shard + one call)
+    latency           encoding + cluster + one shard, as many times as shards share a core
+    work              encoding + shards * (one shard + 2 d)
 
 It prints what the model says of things that were measured, one of them held out of the fit, and then the sizing. Prices
 and machines are assumptions: give your own.
@@ -21,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from secateurs.threads import usable_cores
 
 COLLECTIONS = {"MS MARCO v1": 8.8e6, "MS MARCO v2": 138e6, "the web": 10e9}
 SETTINGS = {"default": "default", "p = 3": "p 3", "unpruned": "p all"}
@@ -42,8 +46,10 @@ class Model:
     def cluster(self, shards: int) -> float:
         return self.call[0] + self.call[1] * shards
 
-    def latency(self, setting: str, embeddings: float, shards: int) -> float:
-        return self.encode + self.cluster(shards) + self.shard(setting, embeddings / shards)
+    def latency(self, setting: str, embeddings: float, shards: int, at_once: int) -> float:
+        """Of a search without encoding, if so many shards have a core of their own."""
+        turns = math.ceil(shards / at_once)
+        return self.cluster(shards) + turns * self.shard(setting, embeddings / shards)
 
     def work(self, setting: str, embeddings: float, shards: int) -> float:
         """Milliseconds of a core that a query takes on all machines together."""
@@ -68,9 +74,10 @@ def power_law(growth: list[dict[str, Any]], name: str) -> tuple[float, float]:
 
 
 def line(cluster: dict[str, Any]) -> tuple[float, float]:
-    on_ray = {int(name.split()[0]): times["default"][1] for name, times in cluster["ms"].items() if "Ray" in name}
-    d, c = np.polyfit(list(on_ray), list(on_ray.values()), 1)
-    return max(float(c), 0.0), max(float(d), 0.0)
+    own = {int(name.split()[0]): times["default"][2] for name, times in cluster["ms"].items() if "Ray" in name}
+    d, _ = np.polyfit(list(own), list(own.values()), 1)
+    one = cluster["ms"]["1 on Ray"]["default"][1]
+    return max(one - float(d), 0.0), float(d)
 
 
 def check(growth: list[dict[str, Any]], cluster: dict[str, Any], model: Model, encode: float) -> None:
@@ -85,11 +92,11 @@ def check(growth: list[dict[str, Any]], cluster: dict[str, Any], model: Model, e
     for name, times in cluster["ms"].items():
         shards = 1 if name == "one index" else int(name.split()[0])
         for setting, key in OF_CLUSTER.items():
-            said = model.shard(setting, cluster["embeddings"] / shards)
             if "Ray" in name:
-                rows.append((f"{name}, {setting}", times[key][0], said + model.cluster(shards)))
-            elif shards == 1 and "process" not in name:
+                said = model.latency(setting, cluster["embeddings"], shards, usable_cores())
                 rows.append((f"{name}, {setting}", times[key][0], said))
+            elif name == "one index":
+                rows.append((f"{name}, {setting}", times[key][0], model.shard(setting, cluster["embeddings"])))
     print("| | measured, ms | model, ms | model / measured |\n|---|---|---|---|")
     for what, measured, said in rows:
         print(f"| {what} | {measured:.2f} | {said:.2f} | {said / measured:.2f} |")
@@ -106,17 +113,18 @@ def report(model: Model, options: argparse.Namespace) -> None:
         size = passages * model.bytes_per_passage
         held = size * options.replicas
         machines = max(math.ceil(held / (options.share * options.memory * 2**30)), options.replicas)
-        shards = max(min(machines * options.per_machine // options.replicas, options.most_shards), 1)
+        per_machine = max(min(options.per_machine, options.most_shards * options.replicas // machines), 1)
+        shards = max(machines * per_machine // options.replicas, 1)
         days = passages / options.passages_per_second / 86_400
         for setting in SETTINGS:
             work = model.work(setting, embeddings, shards)
             rate = machines * options.cores * options.load / work * 1000
             cost = machines * options.price / (rate * 3600) * 1000
+            latency = model.encode + model.latency(setting, embeddings, shards, shards)
             print(
                 f"| {name} | {passages / 1e6:,.1f} M | {embeddings / 1e9:,.1f} G | {held / 1e12:,.2f} | {machines:,} "
                 f"| {shards:,} | {machines * options.memory * 2**30 / 1e12:,.2f} | {setting} "
-                f"| {model.latency(setting, embeddings, shards):.0f} | {work:,.0f} | {rate:,.0f} | {cost:.4f} "
-                f"| {days:,.0f} |"
+                f"| {latency:.0f} | {work:,.0f} | {rate:,.0f} | {cost:.4f} | {days:,.0f} |"
             )
 
 
@@ -133,7 +141,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.5, help="how busy the cores may be")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--per-machine", type=int, default=8, help="replicas of shards on a machine")
-    parser.add_argument("--most-shards", type=int, default=256, help="that one process asks at once")
+    parser.add_argument("--most-shards", type=int, default=256, help="to ask at once, unless memory needs more")
     options = parser.parse_args()
     growth, cluster = json.loads(options.growth.read_text()), json.loads(options.cluster.read_text())
     model = fit(growth, cluster, options.encode)

@@ -109,7 +109,7 @@ def test_explain_shows_every_query_token(animals: Path) -> None:
 
 def test_info_tells_what_the_index_holds(animals: Path) -> None:
     done = run("info", animals, "--check")
-    assert "documents       3" in done.stdout
+    assert "documents         3" in done.stdout
     assert "every byte is as it was written" in done.stdout
     assert json.loads(run("info", animals, "--json").stdout)["documents"] == 3
 
