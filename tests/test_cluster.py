@@ -129,12 +129,17 @@ def test_with_no_replica_left_the_caller_chooses_between_waiting_and_a_part(
 ) -> None:
     many = open_on(path, seconds=60)
     expected = hits_of(one.search(ASKED[0], effort="exact", k=120))
+    home = path / Layout.read(path).shards[1].name
+    home.rename(path / "away")  # so that whoever is started again has nothing to open
     ray.kill(actors(many)[1][0], no_restart=False)
+    wait_until(lambda: missing(many) == 1)
     part = many.search(ASKED[0], effort="exact", k=120, partial=True)
     assert part.stats.shards_missing == 1
     assert part.stats.documents_in_index == 120
     assert hits_of(part) == [(docno, score) for docno, score in expected if shard_of(docno, SHARDS) != 1]
-    whole = many.search(ASKED[0], effort="exact", k=120)  # waits for the actor, which opens its shard again
+    (path / "away").rename(home)
+    ray.kill(actors(many)[0][0], no_restart=False)
+    whole = many.search(ASKED[0], effort="exact", k=120)  # waits for the actors, which open their shards again
     assert whole.stats.shards_missing == 0
     assert hits_of(whole) == expected
 
