@@ -25,8 +25,8 @@ from .shard import State
 class Members:
     def __init__(self, path: Path, ray: str | None, replicas: int, seconds: float) -> None:
         self._path = path
-        folder = path.absolute()
-        self.layout = Layout.read(folder)
+        self._folder = folder = path.absolute()
+        self.layout = Layout.read(path)
         if replicas < 1:
             raise UsageError(f"there must be at least one replica, not {replicas}")
         if ray is None and replicas > 1:
@@ -143,7 +143,7 @@ class Members:
 
     def check_layout(self) -> None:
         """Whoever builds the collection anew makes new shards. What is written to the old ones would be lost."""
-        if Layout.read(self._path) != self.layout:
+        if Layout.read(self._folder) != self.layout:
             raise SecateursError(f"{self._path} was built anew since it was opened: open it again")
 
     def change(self, method: str, arguments: Arguments) -> None:
