@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--growth", type=Path, required=True)
     parser.add_argument("--cluster", type=Path, required=True)
     parser.add_argument("--encode", type=float, default=8.0, help="milliseconds a query: benchmarks/encoding.py")
-    parser.add_argument("--passages-per-second", type=float, default=61, help="of a core: benchmarks/encoding.py")
+    parser.add_argument("--passages-per-second", type=float, default=56, help="of a core: benchmarks/encoding.py")
     parser.add_argument("--cores", type=int, default=32, help="of a machine")
     parser.add_argument("--memory", type=float, default=256, help="GiB of a machine")
     parser.add_argument("--price", type=float, default=2.0, help="$ an hour for a machine")

@@ -1,4 +1,4 @@
-"""An encoder for tests of builds on Ray: it notes down what it encodes, and can bring trouble about, once."""
+"""What tests of builds on Ray share: an encoder that notes down what it encodes, and can bring trouble about, once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import ray
 
-from secateurs import EncodedText
+from secateurs import EncodedText, Index
+from secateurs.cluster.layout import Layout
 from secateurs.errors import SecateursError
 from secateurs.hashing import hash_of
 
@@ -109,3 +110,7 @@ def write_corpus(folder: Path, files: int = 6, each: int = 20) -> list[Path]:
         path.write_text("".join(lines))
         paths.append(path)
     return paths
+
+
+def shards_of(folder: Path) -> list[Index]:
+    return [Index(folder / record.name) for record in Layout.read(folder).shards]

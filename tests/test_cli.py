@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_sharded import make_shards
 
 from secateurs import Index
+from secateurs.corpus import read_corpus
+from secateurs.encoders.onnx import OnnxEncoder
 
 CORPUS = (
     '{"docno": "fish", "text": "Goldfish grow as large as their pond lets them.", "year": 2020}\n'
@@ -235,3 +238,37 @@ def test_version() -> None:
     from secateurs import __version__
 
     assert run("--version").stdout.strip() == f"secateurs {__version__}"
+
+
+def test_a_collection_in_shards_is_searched_changed_and_described_like_an_index(
+    animals: Path, tmp_path: Path, encoder: OnnxEncoder
+) -> None:
+    path = make_shards(tmp_path / "big.sec", list(read_corpus(animals.parent / "corpus.jsonl")), 2, encoder=encoder)
+    for command in (["search"], ["shard", "search"]):
+        found = json.loads(run(*command, path, "do goldfish grow", "-k", "1", "--json", "--partial").stdout)
+        assert [hit["docno"] for hit in found["hits"]] == ["fish"]
+        assert found["stats"]["shards_missing"] == 0
+    told = run("shard", "info", path).stdout
+    assert "documents         3" in told
+    assert re.search(r"shard-0001 +\d documents, ", told)
+    assert len(json.loads(run("info", path, "--json").stdout)["shards"]) == 2
+    assert "rank 1 of 3" in run("explain", path, "do goldfish grow", "fish").stdout
+    (tmp_path / "more.tsv").write_text("ants\tAnts lay a trail of scent.\n")
+    assert "added 1" in run("add", path, tmp_path / "more.tsv").stdout
+    again = run("add", path, tmp_path / "more.tsv")
+    assert again.returncode == 1
+    assert "docno 'ants' is in the index already" in again.stderr
+    gone = run("delete", path, "ants", "nobody")
+    assert gone.returncode == 1
+    assert "deleted 1" in gone.stdout
+    assert "not there: nobody" in gone.stderr
+    assert run("check", path).returncode == 0
+
+
+@pytest.mark.parametrize("command", [("search", "x"), ("info",), ("serve", "--port", "0")])
+def test_a_cluster_for_one_index_is_wrong_usage(animals: Path, command: tuple[str, ...]) -> None:
+    verb, *rest = command
+    done = run(verb, animals, *rest, "--ray", "local")
+    assert done.returncode == 2
+    assert "is one index, and --ray and --replicas are for collections in shards" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -33,6 +33,7 @@ from .options import (
     NProbe,
     OrderName,
     P,
+    Partial,
     Prepared,
     Queries,
     Query,
@@ -207,17 +208,20 @@ def search(
     effort: Effort = SearchSettings.effort,
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOf = SearchSettings.frequencies,
+    partial: Partial = SearchSettings.partial,
+    ray: RayForSearch = None,
+    replicas: Replicas = 1,
     as_json: AsJson = False,
     trec: AsTrec = False,
 ) -> None:
-    """Search an index with one query, or with a file of queries."""
+    """Search an index, or all shards of a collection as one, with one query or with a file of queries."""
     from .cluster.opening import open_index
 
     asked = queries_asked(query, queries, as_json, trec)
     settings = SearchSettings(
-        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
+        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies, partial
     )
-    print_rankings(open_index(path), asked, settings, as_json, trec)
+    print_rankings(open_index(path, ray=ray, replicas=replicas), asked, settings, as_json, trec)
 
 
 @app.command(epilog='Example:  secateurs explain demo.sec "parse command line arguments" argparse -p 3')
@@ -253,18 +257,25 @@ def explain(
 @app.command(epilog="Example:  secateurs info demo.sec --check")
 def info(
     path: IndexPath,
+    ray: RayForSearch = None,
     as_json: AsJson = False,
     check: Annotated[bool, typer.Option("--check", help="The same as  secateurs check  first.")] = False,
 ) -> None:
-    """Say what an index is and holds."""
+    """Say what an index is and holds; of a collection, each of its shards too."""
     from .cluster.opening import open_index
 
-    opened = open_index(path)
+    opened = open_index(path, ray=ray)
     if check:
         opened.check()
     print_info(opened.info(), as_json)
     if check and not as_json:
         typer.echo("every byte is as it was written, and all parts agree")
+
+
+shard.command(name="info", epilog="Example:  secateurs shard info big.sec")(info)
+shard.command(
+    name="search", epilog='Example:  secateurs shard search big.sec "do goldfish grow" -p 3 --ray auto --replicas 2'
+)(search)
 
 
 @app.command(epilog="Example:  secateurs demo")

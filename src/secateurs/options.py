@@ -61,13 +61,14 @@ Prepared = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
 ]
+Partial = Annotated[bool, typer.Option("--partial", help="Answer without shards that cannot be reached, and say so.")]
 RayForSearch = Annotated[
     str | None,
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Hold the shards on a Ray cluster: host:port of its head, auto for the one this machine is in, or local "
-        "to start one. Without it, all shards are opened in this process.",
+        help="Hold the shards of a collection on a Ray cluster: host:port of its head, auto for the one this machine "
+        "is in, or local to start one. Without it, all shards are opened in this process.",
     ),
 ]
 Replicas = Annotated[

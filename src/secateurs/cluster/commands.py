@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
-from ..options import (
-    AsJson,
-    AsTrec,
-    Candidates,
-    Effort,
-    EncoderKind,
-    FrequenciesOf,
-    GatherName,
-    K,
-    KPrime,
-    Model,
-    NProbe,
-    OrderName,
-    P,
-    Prepared,
-    Queries,
-    Query,
-    RayForSearch,
-    Replicas,
-    SkipBad,
-    StoreName,
-    Where,
-    number_or_word,
-)
-from ..printing import Skipped, print_info, print_rankings, queries_asked, size_of
-from ..records import SearchSettings
+from ..options import EncoderKind, Model, Prepared, SkipBad, StoreName
+from ..printing import Skipped, size_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,7 +17,6 @@ app = typer.Typer(
     help="A collection over many machines: shards that are built and searched on a Ray cluster.",
 )
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="What  secateurs shard build  made.")]
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -102,46 +76,3 @@ def build(
     if facts["cut_documents"]:
         typer.echo(f"longer than the encoder takes, and cut: {facts['cut_documents']:,}")
     bad.summarise()
-
-
-@app.command(epilog="Example:  secateurs shard info big.sec")
-def info(path: Folder, ray: RayForSearch = None, as_json: AsJson = False) -> None:
-    """Say what a collection in shards is and holds, and each of its shards."""
-    from .sharded import ShardedIndex
-
-    with ShardedIndex(path, ray=ray) as opened:
-        print_info(opened.info(), as_json)
-
-
-@app.command(epilog='Example:  secateurs shard search big.sec "do goldfish grow" -p 3 --ray auto --replicas 2')
-def search(
-    path: Folder,
-    query: Query = None,
-    queries: Queries = None,
-    k: K = SearchSettings.k,
-    p: P = "auto",
-    order: OrderName = "icf",
-    gather: GatherName = SearchSettings.gather,
-    k_prime: KPrime = SearchSettings.k_prime,
-    nprobe: NProbe = SearchSettings.nprobe,
-    candidates: Candidates = SearchSettings.candidates,
-    effort: Effort = SearchSettings.effort,
-    where: Where = SearchSettings.where,
-    frequencies: FrequenciesOf = SearchSettings.frequencies,
-    partial: Annotated[
-        bool, typer.Option("--partial", help="Answer without shards that cannot be reached, and say so.")
-    ] = SearchSettings.partial,
-    ray: RayForSearch = None,
-    replicas: Replicas = 1,
-    as_json: AsJson = False,
-    trec: AsTrec = False,
-) -> None:
-    """Search all shards as one index, with one query or with a file of queries."""
-    from .sharded import ShardedIndex
-
-    asked = queries_asked(query, queries, as_json, trec)
-    settings = SearchSettings(
-        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies, partial
-    )
-    with ShardedIndex(path, ray=ray, replicas=replicas) as opened:
-        print_rankings(opened, asked, settings, as_json, trec)

@@ -38,7 +38,7 @@ class LocalFleet:
             if record.node is not None and not (path / record.name).is_dir():
                 raise SecateursError(
                     f"{record.name} of {path} is on the disk of node {record.node!r}: ask the cluster, with  --ray  "
-                    "of secateurs shard search, shard info or serve, or with ShardedIndex(path, ray=...)"
+                    "of secateurs search, info or serve, or with ShardedIndex(path, ray=...)"
                 )
         self._names = [record.name for record in layout.shards]
         self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="secateurs-shards")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..errors import UsageError
 from ..index.index import Index
 from .layout import is_sharded
 from .sharded import ShardedIndex
@@ -12,6 +13,14 @@ from .sharded import ShardedIndex
 AnyIndex: TypeAlias = Index | ShardedIndex
 
 
-def open_index(path: str | Path, **options: Any) -> AnyIndex:
-    """Open whichever is there. The options are those of ShardedIndex, and say nothing to one index."""
-    return ShardedIndex(path, **options) if is_sharded(Path(path)) else Index(path)
+def open_index(path: str | Path, ray: str | None = None, replicas: int = 1, **options: Any) -> AnyIndex:
+    """Open whichever is there. The options are those of ShardedIndex."""
+    if is_sharded(Path(path)):
+        return ShardedIndex(path, ray=ray, replicas=replicas, **options)
+    index = Index(path)
+    if ray is not None or replicas != 1:
+        raise UsageError(
+            f"{path} is one index, and --ray and --replicas are for collections in shards: make one with  "
+            "secateurs shard build"
+        )
+    return index

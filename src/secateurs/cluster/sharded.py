@@ -14,7 +14,7 @@ from functools import reduce
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,7 @@ from ..corpus import BadDocumentError, OnBad, to_document
 from ..effort import plan as make_plan
 from ..effort import share
 from ..encoders import Encoder
-from ..errors import (
-    DuplicateDocumentError,
-    SecateursError,
-    ShardsMissingError,
-    UsageError,
-)
+from ..errors import DuplicateDocumentError, SecateursError, ShardsMissingError, UsageError
 from ..explain import Explanation, assemble
 from ..frequencies import Frequencies
 from ..gather import check_gatherer
@@ -374,10 +369,12 @@ class ShardedIndex(EncodesQueries):
         )
 
 
-class _Decided:
-    def __init__(self, asked: Asked, plan: SearchPlan, frequencies: Frequencies, documents: int, matching: int) -> None:
-        self.asked, self.plan, self.frequencies = asked, plan, frequencies
-        self.documents, self.matching = documents, matching
+class _Decided(NamedTuple):
+    asked: Asked
+    plan: SearchPlan
+    frequencies: Frequencies
+    documents: int
+    matching: int
 
     @property
     def kept(self) -> Positions:

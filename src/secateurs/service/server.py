@@ -15,7 +15,6 @@ from typing import Any
 import uvicorn
 
 from ..cluster.opening import AnyIndex, open_index
-from ..cluster.sharded import ShardedIndex
 from ..encoders import Encoder
 from ..errors import SecateursError, UsageError
 from ..index.index import Index
@@ -52,8 +51,6 @@ def serve(
     try:
         # A search that waits for shards should give up in time to say so.
         indexes = open_indexes(paths, ray=ray, replicas=replicas, seconds=limits.seconds / 2)
-        if ray is not None and not any(isinstance(index, ShardedIndex) for index in indexes.values()):
-            raise UsageError("--ray is for collections in shards: make one with  secateurs shard build")
         app = create_app(indexes, limits, Access(keys, require_key_for_reads, host_names(host, allowed_hosts)))
         for name, index in indexes.items():
             say(f"{name}: {len(index):,} documents")

@@ -1,0 +1,124 @@
+"""What a build of shards goes by: pieces, plans and sources. No cluster is needed to test them."""
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import random_documents
+
+from secateurs import Document
+from secateurs.cluster import tasks
+from secateurs.cluster.layout import ShardRecord, shard_of
+from secateurs.cluster.pieces import HELD, PieceLostError, Pieces, is_written, split, write_piece
+from secateurs.cluster.plan import BUILDING, Plan, Scale, check_collection_target
+from secateurs.cluster.sources import Source
+from secateurs.errors import SecateursError
+from secateurs.index import rows
+from secateurs.threads import granted_cores, usable_cores
+
+
+def test_pieces_are_of_one_shard_in_order_and_bounded() -> None:
+    documents = [(f"place {i}", Document(f"d{i}")) for i in range(1000)]
+    room = 40 * 525  # bytes: a docno of at most 4 characters is 25 with its punctuation
+    pieces = list(split(iter(documents), 7, size=10, held=room))
+    for shard in range(7):
+        own = [piece for piece in pieces if piece.shard == shard]
+        assert [piece.number for piece in own] == list(range(len(own)))
+        held = [document for piece in own for document in piece.documents]
+        assert held == [item for item in documents if shard_of(item[1].docno, 7) == shard]
+    assert max(len(piece.documents) for piece in pieces) <= 10
+    assert pieces == list(split(iter(documents), 7, size=10, held=room))
+
+    waiting, most = 0, 0
+    taken = split((waiting_one for waiting_one in documents), 7, size=10, held=room)
+    read = {docno: i for i, (_, document) in enumerate(documents) for docno in [document.docno]}
+    for piece in taken:
+        newest = max(read[document.docno] for _, document in piece.documents)
+        waiting += len(piece.documents)
+        most = max(most, newest + 1 - waiting)
+    assert most <= 40
+
+
+def test_pieces_stay_large_with_very_many_shards() -> None:
+    texts = (("", Document(f"d{i}", "x" * 300)) for i in range(60_000))
+    pieces = [len(piece.documents) for piece in split(texts, 100, held=HELD // 10)]  # as 1,000 shards in all of it
+    assert np.mean(pieces[:-100]) > 400  # the last of each shard is what remains
+
+
+def test_a_sample_has_about_as_many_rows_as_it_should_from_every_document() -> None:
+    hashes = np.random.default_rng(0).integers(0, 2**64, 50, dtype=np.uint64)
+    offsets = np.arange(0, 50 * 1000 + 1, 1000)
+    drawn = rows.sampled_rows(hashes, offsets, 2**64 // 10)
+    assert np.all(np.abs(np.bincount(drawn // 1000, minlength=50) - 100) <= 5)
+    assert len(rows.sampled_rows(hashes, offsets, rows.sample_bound(50_000))) == 50_000
+
+
+def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "big.sec"
+    for strange in ("building/notes.txt", "shard-0000.old/notes.txt", "notes.txt"):
+        path = folder / strange
+        path.parent.mkdir(parents=True)
+        path.write_text("mine")
+        if not strange.startswith("building"):
+            (folder / BUILDING).mkdir()
+            (folder / BUILDING / "plan.json").write_text("{}")
+        with pytest.raises(SecateursError, match="left as it is"):
+            check_collection_target(folder, True)
+        tasks.tidy(folder, [])
+        assert path.exists() or strange.startswith("building")
+        shutil.rmtree(folder)
+    for ours in ("shard-0000", "shard-0001-0a1b2c", ".shard-10000-0a1b2c.building-host-1-2", "building"):
+        (folder / ours).mkdir(parents=True)
+    (folder / BUILDING / "write.lock").touch()
+    check_collection_target(folder, False)
+    tasks.tidy(folder, ["shard-0000"])
+    assert [path.name for path in folder.iterdir()] == ["shard-0000"]
+
+
+def test_a_folder_is_known_again_by_the_files_that_are_read(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("one")
+    source = Source.of(tmp_path)
+    state = source.state()
+    (tmp_path / "big.sec" / BUILDING).mkdir(parents=True)
+    (tmp_path / "big.sec" / BUILDING / "plan.json").write_text("{}")
+    assert source.state() == state
+    (tmp_path / "one.txt").rename(tmp_path / "two.txt")
+    assert source.state() != state
+
+
+def test_a_task_uses_the_cores_it_was_granted_and_others_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = usable_cores()
+    with granted_cores(before + 2):
+        assert usable_cores() == before + 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert usable_cores() == before
+
+
+def test_what_another_version_has_written_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    plan = Plan((ShardRecord("shard-0000"),), {}, "int8", (), None)
+    plan.write(tmp_path)
+    assert Plan.read(tmp_path) == plan
+    for other in ("{}", "[]", "null", json.dumps(asdict(plan) | {"colour": "green"})):
+        (tmp_path / "plan.json").write_text(other)
+        (tmp_path / "scale.json").write_text(other)
+        assert Plan.read(tmp_path) is None
+        assert Scale.read(tmp_path, plan) is None
+
+
+@pytest.mark.parametrize("share", [0.5, 0.98])
+def test_a_flipped_byte_in_a_piece_is_noticed_and_the_piece_goes(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "00000-000000.npz"
+    documents = [("here", document) for document in random_documents(20)]
+    write_piece(path, documents, None, "digest")
+    assert is_written(path, "digest")
+    assert not is_written(path, "another")
+    content = bytearray(path.read_bytes())
+    content[int(len(content) * share)] ^= 1
+    path.write_bytes(content)
+    assert not is_written(path, "digest")
+    with pytest.raises(PieceLostError, match="give the same command again"):
+        list(Pieces(tmp_path, [1]).items())
+    assert not path.exists()
