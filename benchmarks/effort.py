@@ -1,18 +1,25 @@
 """What each effort keeps of exhaustive search, on any number of collections.
 
-    python benchmarks/effort.py --collections DIR [DIR ...] --cache DIR [--most-queries 300]
+    python benchmarks/effort.py --collections DIR [DIR ...] --cache DIR [--most-queries 300] [--passages WORDS ...]
 
 Prints a Markdown table: query embeddings kept, documents gathered and scored, nDCG@10 and its difference from
-exhaustive search, and how many of the exact ten best are found. Nothing here is timed.
+exhaustive search, and how many of the exact ten best are found. With --passages, the queries are passages of the
+collection instead, cut after so many words: which ten others are most like it? Nothing here is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 from pathlib import Path
 
 import numpy as np
-from judged import measure, open_collection, progress
+from judged import Collection, encode, measure, open_collection, progress
+
+from secateurs import Ranking
+from secateurs.corpus import read_corpus
+
+K = 10
 
 
 def main() -> None:
@@ -21,40 +28,69 @@ def main() -> None:
     arguments.add_argument("--cache", type=Path, required=True)
     arguments.add_argument("--most-queries", type=int, default=300)
     arguments.add_argument("--most-documents", type=int, help="of each collection, from the front")
+    arguments.add_argument("--passages", type=int, nargs="+", metavar="WORDS")
     options = arguments.parse_args()
-    print("| collection | documents | queries | effort | kept | gathered | scored | nDCG@10 | difference | recall@10 |")
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    about = ["words", "query embeddings"] if options.passages else ["documents", "queries"]
+    head = ["collection", *about, "effort", "kept", "gathered", "scored"]
+    head += [] if options.passages else ["nDCG@10", "difference"]
+    print(f"| {' | '.join([*head, 'recall@10'])} |\n|{'---|' * (len(head) + 1)}")
     for folder in options.collections:
         collection = open_collection(
             folder, options.cache, options.most_queries, gather=("cells",), most_documents=options.most_documents
         )
-        exact: dict[str, set[str]] = {}
-        reference = 0.0
-        for effort in ("exact", "balanced", "fast"):
-            found = {
-                qid: collection.index.search(query, effort=effort)
-                for qid, query in progress(collection.queries.items(), description=f"{folder.name}, {effort}")
-            }
+        if not options.passages:
+            compare([folder.name, f"{len(collection.index):,}", f"{len(collection.queries):,}"], collection)
+        for words in options.passages or ():
+            asked = passages(folder, options.cache, collection, words, options.most_queries)
+            lengths = [len(query) for query in asked.queries.values()]
+            compare([folder.name, str(words), f"{np.mean(lengths or 0):.0f}"], asked)
+
+
+def passages(folder: Path, cache: Path, collection: Collection, words: int, most: int) -> Collection:
+    """Instead of its queries, documents that are long enough, a seeded sample, under their docnos."""
+    corpus = (one for one in read_corpus(folder / "corpus.jsonl.gz") if one.docno in collection.index)
+    texts = {document.docno: document.text.split() for document in corpus}
+    docnos = [docno for docno, text in texts.items() if len(text) >= words]
+    chosen = random.Random(0).sample(docnos, min(most, len(docnos)))
+    encoded = encode(folder, cache)
+    queries = {docno: encoded.encode_query(" ".join(texts[docno][:words])) for docno in chosen}
+    return Collection(collection.index, queries, [])
+
+
+def compare(name: list[str], collection: Collection) -> None:
+    """One line of the table for each effort."""
+    exact: dict[str, set[str]] = {}
+    reference = 0.0
+    for effort in ("exact", "balanced", "fast"):
+        found = {
+            qid: collection.index.search(query, K if collection.qrels else K + 1, effort=effort)
+            for qid, query in progress(collection.queries.items(), description=f"{', '.join(name)}, {effort}")
+        }
+        best = {qid: best_of(ranking, None if collection.qrels else qid) for qid, ranking in found.items()}
+        if effort == "exact":
+            exact = best
+        stats = [ranking.stats for ranking in found.values()]
+        recall = [len(exact[qid] & best[qid]) / max(len(exact[qid]), 1) for qid in found]
+        cells = [
+            *name,
+            effort,
+            f"{np.mean([one.embeddings_kept for one in stats]):.1f}",
+            f"{np.mean([one.documents_gathered for one in stats]):,.0f}",
+            f"{np.mean([one.documents_scored for one in stats]):,.0f}",
+        ]
+        if collection.qrels:
             run = {qid: [(hit.docno, hit.score) for hit in ranking] for qid, ranking in found.items()}
             ndcg = measure(collection.qrels, run, ["nDCG@10"])["nDCG@10"]
             if effort == "exact":
-                exact = {qid: {hit.docno for hit in ranking} for qid, ranking in found.items()}
                 reference = ndcg
-            stats = [ranking.stats for ranking in found.values()]
-            recall = [len(exact[qid] & {docno for docno, _ in run[qid]}) / max(len(exact[qid]), 1) for qid in run]
-            cells = [
-                folder.name,
-                f"{len(collection.index):,}",
-                f"{len(run):,}",
-                effort,
-                f"{np.mean([one.embeddings_kept for one in stats]):.1f}",
-                f"{np.mean([one.documents_gathered for one in stats]):,.0f}",
-                f"{np.mean([one.documents_scored for one in stats]):,.0f}",
-                f"{ndcg:.4f}",
-                f"{ndcg - reference:+.4f}",
-                f"{np.mean(recall):.3f}",
-            ]
-            print(f"| {' | '.join(cells)} |", flush=True)
+            cells += [f"{ndcg:.4f}", f"{ndcg - reference:+.4f}"]
+        if collection.qrels or effort != "exact":
+            print(f"| {' | '.join([*cells, f'{np.mean(recall):.3f}'])} |", flush=True)
+
+
+def best_of(ranking: Ranking, without: str | None) -> set[str]:
+    """The ten best, without the document that was the query."""
+    return set([hit.docno for hit in ranking if hit.docno != without][:K])
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ EVERYTHING = ("cells", "faiss", "exhaustive")
 
 
 def query_of(words: int) -> EncodedText:
-    text = random_text(np.random.default_rng(0), 32)
-    kinds = np.where(np.arange(32) < words, TokenKind.WORD, TokenKind.MASK)
+    text = random_text(np.random.default_rng(0), max(words, 32))
+    kinds = np.where(np.arange(len(text)) < words, TokenKind.WORD, TokenKind.MASK)
     return EncodedText(text.embeddings, text.token_ids, kinds)
 
 
@@ -22,9 +22,14 @@ def kept(words: int, **settings: object) -> int | None:
     return plan(SearchSettings(**settings), query_of(words), EVERYTHING, 10_000).p  # type: ignore[arg-type]
 
 
-def test_p_follows_the_words_of_the_query_within_limits() -> None:
-    assert [kept(words) for words in (0, 1, 4, 7, 16, 30)] == [4, 4, 4, 7, 16, 16]
-    assert [kept(words, effort="fast") for words in (0, 6, 10, 30)] == [4, 4, 5, 8]
+def test_p_follows_the_words_of_the_query() -> None:
+    assert [kept(words) for words in (0, 1, 4, 7, 16)] == [4, 4, 4, 7, 16]
+    assert [kept(words, effort="fast") for words in (0, 6, 10)] == [4, 4, 5]
+
+
+def test_a_long_query_keeps_half_of_what_is_beyond_sixteen_words() -> None:
+    assert [kept(words) for words in (17, 18, 30, 216)] == [17, 17, 23, 116]
+    assert [kept(words, effort="fast") for words in (18, 30, 216)] == [8, 12, 58]
 
 
 def test_what_is_asked_for_is_done_at_any_effort() -> None:

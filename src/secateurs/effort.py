@@ -3,13 +3,15 @@
 `effort` is the one knob most people touch. It sets how many query embeddings gather (`p`), how many cells each looks
 into (`nprobe`), and how many documents are scored exactly (`candidates`):
 
-    fast       half of the query's wordpieces, 4 to 8        nprobe 16    candidates  64
-    balanced   all of the query's wordpieces, 4 to 16        nprobe 32    candidates 256
+    fast       half of what balanced keeps, 4 at least         nprobe 16    candidates  64
+    balanced   all of the query's wordpieces, 4 at least;      nprobe 32    candidates 256
+               of those beyond the 16th, half
     exact      every document is scored
 
-A query with many wordpieces spreads its meaning over them, so it keeps more. In a larger collection more documents look
-alike from afar: beyond 50,000 documents, candidates grow with the root of their number and nprobe with the root of
-that. Four candidates are scored for each hit that is wanted, if that is more; an index with no more documents than
+A query with many wordpieces spreads its meaning over them, so it keeps more; a passage as a query keeps half of them,
+because the sixteen rarest words of a passage say little of what it is about. In a larger collection more documents
+look alike from afar: beyond 50,000 documents, candidates grow with the root of their number and nprobe with the root
+of that. Four candidates are scored for each hit that is wanted, if that is more; an index with no more documents than
 candidates is scored whole. What is asked for by name is done, and only the rest is chosen. gather="faiss" keeps the
 paper's settings at any effort.
 
@@ -30,19 +32,19 @@ from .records import EncodedText, SearchPlan, SearchSettings, TokenKind
 
 _FAISS_NPROBE = 10  # as in the paper
 _FEWEST_KEPT = 4
+_LONG_QUERY = 16  # wordpieces
 _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 
 
 class _Level(NamedTuple):
-    share: float  # of the query's wordpieces
-    most_kept: int
+    share: float  # of what may be kept of the query's wordpieces
     nprobe: int
     candidates: int
 
 
-_LEVELS = {"fast": _Level(0.5, 8, 16, 64), "balanced": _Level(1.0, 16, 32, 256)}
+_LEVELS = {"fast": _Level(0.5, 16, 64), "balanced": _Level(1.0, 32, 256)}
 
 
 def plan(
@@ -75,7 +77,8 @@ def plan(
         words = int((query.token_kinds == TokenKind.WORD).sum())
         p = None
         if gather == "cells" and not exact:
-            p = min(max(round(level.share * words), _FEWEST_KEPT), level.most_kept)
+            most = words - max(words - _LONG_QUERY, 0) // 2
+            p = max(round(level.share * most), _FEWEST_KEPT)
     assert not isinstance(p, str)
     sparse = (documents / max(matching, 1)) ** 0.5
     nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else round(level.nprobe * growth**0.5 * sparse))
