@@ -113,3 +113,19 @@ def test_an_index_remembers_and_checks_its_model(
 def test_a_model_that_cannot_be_loaded_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(SecateursError, match="cannot load"):
         load_encoder(str(tmp_path), "st")
+
+
+def test_a_single_vector_model_is_a_baseline(checkpoint: Path, st_encoder: Encoder, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    from secateurs.lab import Query, baseline_systems
+
+    backbone = str(checkpoint.parent / "backbone")  # a plain BERT gets mean pooling
+    texts = {"fish": "Goldfish grow.", "cats": "Cats sleep for most of the day.", "none": ""}
+    documents = [{"docno": docno, "text": text} for docno, text in texts.items()]
+    index = Index.build(tmp_path / "three.sec", documents, encoder=st_encoder, gather=())
+    (dense,) = baseline_systems(index, [f"dense:{backbone}"])
+    found = dict(dense.search(Query("q", "do goldfish grow", st_encoder.encode_query("do goldfish grow")), set()).hits)
+    model = SentenceTransformer(backbone)
+    expected = model.similarity(model.encode("do goldfish grow"), model.encode(list(texts.values())))[0]
+    assert found == pytest.approx(dict(zip(texts, expected.tolist(), strict=True)), abs=1e-5)

@@ -19,35 +19,46 @@ from numpy.typing import NDArray
 
 from ..errors import SecateursError, UsageError, require
 from ..index.index import Index
+from ..progress import progress_bar
 from .sweeps import DEPTH
 from .systems import Outcome, Query, Settings, System
 
 NAMES = ("bm25", "bm25+maxsim", "quit", "mean", "dense:MODEL")
 _RERANKED = 1000
 _ACCUMULATORS = 5000
+_ENCODED_AT_A_TIME = 1024  # documents, sorted by length within, so that batches have little padding
 
 
 def baseline_systems(index: Index, names: Sequence[str], k: int = DEPTH) -> list[System]:
     """Systems by their names. What several of them need, such as the inverted file, is made once."""
+    wanted = [_parse(given) for given in names]  # a wrong one should be told before another encodes the collection
     words: Words | None = None
     made: list[System] = []
-    for given in names:
-        name, colon, argument = given.partition(":")
+    for name, argument in wanted:
         if name in ("bm25", "bm25+maxsim", "quit"):
             words = words or Words(*_texts(index))
-        if name == "bm25" and not colon:
+        if name == "bm25":
             made.append(BM25(_words(words), k))
         elif name == "bm25+maxsim":
-            made.append(BM25MaxSim(_words(words), index, k, _number(given, argument, _RERANKED)))
+            made.append(BM25MaxSim(_words(words), index, k, int(argument or _RERANKED)))
         elif name == "quit":
-            made.append(Quit(_words(words), k, _number(given, argument, _ACCUMULATORS)))
-        elif name == "mean" and not colon:
+            made.append(Quit(_words(words), k, int(argument or _ACCUMULATORS)))
+        elif name == "mean":
             made.append(mean_embedding(index, k))
-        elif name == "dense" and argument:
-            made.append(dense(index, argument, k))
         else:
-            raise UsageError(f"a baseline is one of {', '.join(NAMES)}, not {given!r}")
+            made.append(dense(index, argument, k))
     return made
+
+
+def _parse(given: str) -> tuple[str, str]:
+    """A baseline's name, and what comes after its colon."""
+    name, colon, argument = given.partition(":")
+    if name in ("bm25+maxsim", "quit"):
+        if colon and (not argument.isdecimal() or int(argument) < 1):
+            raise UsageError(f"{given!r}: a whole number of at least 1 comes after the colon")
+    elif not (name == "dense" and argument) and given not in ("bm25", "mean"):
+        raise UsageError(f"a baseline is one of {', '.join(NAMES)}, not {given!r}")
+    return name, argument
 
 
 class Words:
@@ -222,12 +233,19 @@ def dense(index: Index, model: str, k: int = DEPTH) -> SingleVector:
     except (OSError, ValueError) as error:
         raise SecateursError(f"sentence-transformers cannot load {model!r}: {error}") from error
     docnos, texts = _texts(index)
-    vectors = np.asarray(encoder.encode(list(texts), show_progress_bar=False), dtype=np.float32)
+    vectors = []
+    with progress_bar(f"encoding with {model}", len(texts), "documents") as advance:
+        for start in range(0, len(texts), _ENCODED_AT_A_TIME):
+            some = texts[start : start + _ENCODED_AT_A_TIME]
+            vectors.append(np.asarray(encoder.encode(some, show_progress_bar=False), dtype=np.float32))
+            advance(len(some))
+    if not vectors:
+        raise SecateursError("dense needs documents, and this index has none")
 
     def encode(query: Query) -> NDArray[np.float32]:
         return np.asarray(encoder.encode([query.text], show_progress_bar=False)[0], dtype=np.float32)
 
-    return SingleVector(f"dense:{model}", docnos, vectors, encode, k)
+    return SingleVector(f"dense:{model}", docnos, np.concatenate(vectors), encode, k)
 
 
 def _texts(index: Index) -> tuple[list[str], list[str]]:
@@ -244,11 +262,3 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 def _words(words: Words | None) -> Words:
     assert words is not None
     return words
-
-
-def _number(given: str, argument: str, default: int) -> int:
-    if not given.count(":"):
-        return default
-    if not argument.isdecimal() or int(argument) < 1:
-        raise UsageError(f"{given!r}: a whole number of at least 1 comes after the colon")
-    return int(argument)
