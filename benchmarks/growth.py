@@ -1,12 +1,11 @@
 """How time, memory and building grow with the collection.
 
-    python benchmarks/growth.py --collection DIR --cache DIR [--most-documents N] [--millions 0.3 1 3 10 30]
+    python benchmarks/growth.py --collection DIR --cache DIR [--most-documents 25000] [--millions 0.3 1 3 10 30]
 
 Real embeddings as far as they reach; beyond, the same documents again, every embedding moved by seeded noise of half
 its distance from the collection's mean (and back to unit length). Each size is indexed in a process of its own, then
 searched one query at a time on one thread. Recall is that of the ten best of exhaustive search over the same index.
-Prints two tables for the docs: how a few settings fare, and which of many is the fastest that reaches a recall.
---plot FILE.svg draws them.
+Prints the table for the docs; --plot FILE.svg draws it.
 """
 
 from __future__ import annotations
@@ -21,20 +20,14 @@ import numpy as np
 from engines import PEERS, build, say, search
 from judged import encode, read_queries
 
-SETTINGS: list[dict[str, Any]] = [{"effort": "exact"}, {}, {"effort": "fast"}, {"p": 3}, {"p": None}]
-GRID = [{"nprobe": n, "candidates": c} for n in (16, 32, 64, 128, 256) for c in (128, 256, 512, 1024, 2048, 4096)]
-RECALLS = (0.9, 0.95, 0.98)
-RECALL_DRAWN = 0.95
+THOROUGH = {"nprobe": 128, "candidates": 2048}
+SETTINGS: list[dict[str, Any]] = [{"effort": "exact"}, {}, {"effort": "fast"}, {"p": 3}, {"p": None}, THOROUGH]
 _BLOCK = 65_536
 
 
-def grown_name(folder: Path, most_documents: int | None, embeddings: int) -> str:
-    return f"{folder.name}{f'-{most_documents}' if most_documents else ''}-grown-{embeddings}"
-
-
-def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int, most_queries: int) -> Path:
+def grow(folder: Path, cache: Path, most_documents: int, embeddings: int, most_queries: int) -> Path:
     """A data folder as benchmarks/peers/common.py wants it, with about so many embeddings."""
-    data = cache / f"{grown_name(folder, most_documents, embeddings)}.data"
+    data = cache / f"{folder.name}-grown-{embeddings}.data"
     if (data / "query_offsets.npy").is_file():
         return data
     data.mkdir(exist_ok=True)
@@ -69,19 +62,8 @@ def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int,
     return data
 
 
-def label(setting: dict[str, Any]) -> str:
-    return ", ".join(f"{key} {value}" for key, value in setting.items()).replace("None", "all") or "default"
-
-
-def fastest(line: dict[str, Any], recall: float) -> str | None:
-    """The setting of the default or the grid that takes least time for so much recall."""
-    names = [label(setting) for setting in ({}, *GRID)]
-    enough = [name for name in names if line["recall"][name] >= recall]
-    return min(enough, key=lambda name: line["ms"][name]) if enough else None
-
-
 def draw(table: list[dict[str, Any]], path: Path) -> None:
-    """Time per query, with a line that grows with the root of the collection to compare; what building takes."""
+    """Time per query, and a line that grows with the root of the collection, to compare."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -92,10 +74,8 @@ def draw(table: list[dict[str, Any]], path: Path) -> None:
     names = {"default": "#d55e00", "effort fast": "#0072b2", "p 3": "#009e73", "p all": "#cc79a7"}
     for (name, colour), marker in zip(names.items(), "os^v", strict=True):
         axes[0].plot(sizes, [line["ms"][name] for line in table], color=colour, marker=marker, label=name)
-    held = [(line["embeddings"], line["ms"][name]) for line in table if (name := fastest(line, RECALL_DRAWN))]
-    axes[0].plot(*zip(*held, strict=True), color="black", marker="D", label=f"fastest with recall {RECALL_DRAWN:g}")
-    root = held[0][1] * np.sqrt(sizes / held[0][0])
-    axes[0].plot(sizes, root, color="black", linewidth=0.7, linestyle=":", label="growth with the root")
+    ours = table[0]["ms"]["default"]
+    axes[0].plot(sizes, ours * np.sqrt(sizes / sizes[0]), color="black", linewidth=0.7, linestyle=":", label="root")
     axes[0].set_ylabel("milliseconds per query, one thread")
     axes[1].plot(
         sizes, [line["build_seconds"] for line in table], color="#d55e00", marker="o", label="seconds to build"
@@ -116,7 +96,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--collection", type=Path, required=True)
     arguments.add_argument("--cache", type=Path, required=True)
-    arguments.add_argument("--most-documents", type=int, help="of the collection; by default all")
+    arguments.add_argument("--most-documents", type=int, default=25_000)
     arguments.add_argument("--most-queries", type=int, default=100)
     arguments.add_argument("--millions", type=float, nargs="+", default=[0.3, 1, 3, 10, 30])
     arguments.add_argument("--plot", type=Path)
@@ -131,7 +111,7 @@ def main() -> None:
         if built is None:
             continue
         say(f"searching {millions:g} million")
-        result = search("grown", command, data, options.cache, [*SETTINGS, *GRID])
+        result = search("grown", command, data, options.cache, SETTINGS)
         exact = result["documents"][0]
         line: dict[str, Any] = {
             "embeddings": len(np.load(data / "token_ids.npy", mmap_mode="r")),
@@ -143,15 +123,14 @@ def main() -> None:
             "ms": {},
             "recall": {},
         }
-        settings = [*SETTINGS, *GRID]
-        for setting, times, found in zip(settings, result["milliseconds"], result["documents"], strict=True):
-            name = label(setting)
+        for setting, times, found in zip(SETTINGS, result["milliseconds"], result["documents"], strict=True):
+            name = ", ".join(f"{key} {value}" for key, value in setting.items()).replace("None", "all") or "default"
             line["ms"][name] = float(np.mean(times))
             shared = [len({*a} & {*b}) / max(len(b), 1) for a, b in zip(found, exact, strict=True)]
             line["recall"][name] = float(np.mean(shared))
         table.append(line)
     (options.cache / f"{options.collection.name}.growth.json").write_text(json.dumps(table, indent=1))
-    names = [label(setting) for setting in SETTINGS]
+    names = list(table[0]["ms"])
     print(
         "| embeddings | documents | build s | build MB | bytes | "
         + " | ".join(f"{n}: ms, recall" for n in names)
@@ -163,12 +142,6 @@ def main() -> None:
         cells += [f"{line['build_memory'] / 1e6:,.0f}", f"{line['bytes'] / line['embeddings']:.0f}"]
         cells += [f"{line['ms'][name]:.2f}, {line['recall'][name]:.3f}" for name in names]
         print(f"| {' | '.join(cells)} |")
-    print(f"\n| embeddings | {' | '.join(f'recall {recall:g}: ms, setting' for recall in RECALLS)} |")
-    print("|" + "---|" * (1 + len(RECALLS)))
-    for line in table:
-        best = [fastest(line, recall) for recall in RECALLS]
-        cells = [f"{line['ms'][name]:.2f}, {name}" if name else "none" for name in best]
-        print(f"| {line['embeddings']:,} | {' | '.join(cells)} |")
     if options.plot:
         draw(table, options.plot)
 

@@ -1,7 +1,7 @@
 """How to find the nearest cells: meet all of them, meet groups of them first, or walk a graph over them (FAISS HNSW).
 
-    python benchmarks/growth.py --collection DIR --cache DIR --most-documents 25000 --millions 30
-    python benchmarks/probing.py --collection DIR --cache DIR --most-documents 25000 --millions 30 [--cells N ...]
+    python benchmarks/growth.py --collection DIR --cache DIR --millions 30
+    python benchmarks/probing.py --collection DIR --cache DIR --millions 30 [--cells 10000 30000 ... 1000000]
 
 From the index that benchmarks/growth.py grows, cells are learnt anew, about as many as asked for. Each query looks for
 the 33 nearest of its 8 most important embeddings, one thread, the ways in turn. The graph has 32 links and int8
@@ -23,7 +23,6 @@ from typing import Any
 
 import faiss
 import numpy as np
-from growth import grown_name
 
 from secateurs import EncodedText, Index, prune
 from secateurs.gather import cell_lists, clustering, probing
@@ -43,14 +42,12 @@ def main() -> None:
     arguments.add_argument("--collection", type=Path, required=True)
     arguments.add_argument("--cache", type=Path, required=True)
     arguments.add_argument("--millions", type=float, default=30)
-    arguments.add_argument("--most-documents", type=int, help="as given to benchmarks/growth.py")
     arguments.add_argument("--most-queries", type=int, default=100)
     arguments.add_argument(
         "--cells", type=int, nargs="+", default=[10_000, 30_000, 100_000, 200_000, 300_000, 1_000_000]
     )
     options = arguments.parse_args()
-    embeddings = int(options.millions * 1e6)
-    grown = options.cache / grown_name(options.collection, options.most_documents, embeddings)
+    grown = options.cache / f"{options.collection.name}-grown-{int(options.millions * 1e6)}"
     index = Index(grown.with_suffix(".peers") / "grown" / "index.sec")
     queries = read_queries(grown.with_suffix(".data"))[: options.most_queries]
     exact = [{hit.docno for hit in index.search(query, effort="exact")} for query in queries]
