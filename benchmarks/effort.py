@@ -4,7 +4,8 @@
 
 Prints a Markdown table: query embeddings kept, documents gathered and scored, nDCG@10 and its difference from
 exhaustive search, and how many of the exact ten best are found. With --passages, the queries are passages of the
-collection instead, cut after so many words: which ten others are most like it? Nothing here is timed.
+collection instead, cut after so many words: which ten others are most like it? One more line then tells what sixteen
+query embeddings would find. Nothing here is timed.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import argparse
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from judged import Collection, encode, measure, open_collection, progress
 
-from secateurs import Ranking
+from secateurs import Index, Ranking
 from secateurs.corpus import read_corpus
 
 K = 10
@@ -30,29 +32,30 @@ def main() -> None:
     arguments.add_argument("--most-documents", type=int, help="of each collection, from the front")
     arguments.add_argument("--passages", type=int, nargs="+", metavar="WORDS")
     options = arguments.parse_args()
+    most = options.most_documents
     about = ["words", "query embeddings"] if options.passages else ["documents", "queries"]
     head = ["collection", *about, "effort", "kept", "gathered", "scored"]
     head += [] if options.passages else ["nDCG@10", "difference"]
     print(f"| {' | '.join([*head, 'recall@10'])} |\n|{'---|' * (len(head) + 1)}")
     for folder in options.collections:
         collection = open_collection(
-            folder, options.cache, options.most_queries, gather=("cells",), most_documents=options.most_documents
+            folder, options.cache, options.most_queries, gather=("cells",), most_documents=most
         )
         if not options.passages:
             compare([folder.name, f"{len(collection.index):,}", f"{len(collection.queries):,}"], collection)
         for words in options.passages or ():
-            asked = passages(folder, options.cache, collection, words, options.most_queries)
-            lengths = [len(query) for query in asked.queries.values()]
-            compare([folder.name, str(words), f"{np.mean(lengths or 0):.0f}"], asked)
+            asked = passages(folder, collection, words, options.most_queries, encode(folder, options.cache, most))
+            if asked.queries:
+                lengths = [len(query) for query in asked.queries.values()]
+                compare([folder.name, str(words), f"{np.mean(lengths):.0f}"], asked)
 
 
-def passages(folder: Path, cache: Path, collection: Collection, words: int, most: int) -> Collection:
+def passages(folder: Path, collection: Collection, words: int, most: int, encoded: Index) -> Collection:
     """Instead of its queries, documents that are long enough, a seeded sample, under their docnos."""
     corpus = (one for one in read_corpus(folder / "corpus.jsonl.gz") if one.docno in collection.index)
     texts = {document.docno: document.text.split() for document in corpus}
     docnos = [docno for docno, text in texts.items() if len(text) >= words]
     chosen = random.Random(0).sample(docnos, min(most, len(docnos)))
-    encoded = encode(folder, cache)
     queries = {docno: encoded.encode_query(" ".join(texts[docno][:words])) for docno in chosen}
     return Collection(collection.index, queries, [])
 
@@ -61,9 +64,12 @@ def compare(name: list[str], collection: Collection) -> None:
     """One line of the table for each effort."""
     exact: dict[str, set[str]] = {}
     reference = 0.0
-    for effort in ("exact", "balanced", "fast"):
+    ways: dict[str, dict[str, Any]] = {effort: {"effort": effort} for effort in ("exact", "balanced", "fast")}
+    if not collection.qrels:
+        ways["balanced, p = 16"] = {"p": 16}
+    for effort, settings in ways.items():
         found = {
-            qid: collection.index.search(query, K if collection.qrels else K + 1, effort=effort)
+            qid: collection.index.search(query, K if collection.qrels else K + 1, **settings)
             for qid, query in progress(collection.queries.items(), description=f"{', '.join(name)}, {effort}")
         }
         best = {qid: best_of(ranking, None if collection.qrels else qid) for qid, ranking in found.items()}
