@@ -21,7 +21,7 @@ from service_load import questions
 from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.gather.cells import Cells
-from secateurs.maxsim import round_query
+from secateurs.kernels.maxsim import round_query
 
 SIZES = (1, 2, 4, 8)
 ROUNDS = 15

@@ -26,10 +26,10 @@ from typing import Any
 from judged import encode, progress, read_queries
 
 from secateurs import EncodedText, Index
-from secateurs.cluster.building import build_shards
-from secateurs.cluster.opening import AnyIndex
+from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.ray_connection import connect
-from secateurs.cluster.sharded import ShardedIndex
+from secateurs.cluster.search.open_index import AnyIndex
+from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.records import Ranking
 
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "p 3": {"p": 3}, "unpruned": {"p": None}}

@@ -16,9 +16,9 @@ import numpy as np
 from bm25s.stopwords import STOPWORDS_EN
 
 from secateurs import EncodedText, Frequencies, Index, SearchSettings, TokenKind
+from secateurs.cli.lab_printing import print_summary
 from secateurs.importance import Positions, icf
 from secateurs.lab import evaluate, read_topics
-from secateurs.lab.printing import print_summary
 
 OF_ASKING = "what which who how when where why can could may might must should would do does did has have had been"
 FUNCTION_WORDS = {*STOPWORDS_EN, *OF_ASKING.split(), "being", "any", "some", "much", "many", "there", "anyone"}

@@ -127,7 +127,7 @@ import sys, time
 from secateurs import Index
 def anonymous():
     return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) / 1024
-import numpy, numba, secateurs.index.index  # imports are not opening
+import numpy, numba, secateurs.index  # imports are not opening
 before = anonymous()
 began = time.perf_counter()
 index = Index(sys.argv[1])

@@ -25,10 +25,11 @@ import faiss
 import numpy as np
 
 from secateurs import EncodedText, Index, prune
-from secateurs.gather import cell_lists, clustering, probing
 from secateurs.gather.cells import Cells, Lists
-from secateurs.gather.files import DOCUMENTS, OFFSETS
-from secateurs.maxsim import round_query
+from secateurs.kernels import clustering, probing
+from secateurs.kernels.maxsim import round_query
+from secateurs.storage import cell_lists
+from secateurs.storage.file_names import DOCUMENTS, OFFSETS
 
 KEPT, NEAREST = 8, 33
 LINKS = 32

@@ -16,9 +16,9 @@ from pathlib import Path
 import ray
 
 from secateurs import Index
-from secateurs.cluster.building import build_shards
-from secateurs.cluster.sources import Source
-from secateurs.cluster.tasks import read_source
+from secateurs.cluster.build.builder import build_shards
+from secateurs.cluster.build.sources import Source
+from secateurs.cluster.build.tasks import read_source
 from secateurs.demo import standard_library
 
 FILES = SHARDS = 4

@@ -18,7 +18,7 @@ from judged import measure, progress, read_queries
 
 from secateurs import Document, Index, load_encoder
 from secateurs.corpus import read_corpus
-from secateurs.maxsim import maxsim
+from secateurs.kernels.maxsim import maxsim
 
 STORED = ("embeddings.npy", "embedding_cells.npy", "cell_centroids.npy")  # what scoring reads
 

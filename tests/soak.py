@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from conftest import random_text
 
 from secateurs import Document, Index, SecateursError
-from secateurs.index.storage import PARTS
+from secateurs.storage.manifest import PARTS
 
 VERBS = ("add", "update", "delete", "compact", "build")
 State = dict[str, int]  # docno -> the seed of its content

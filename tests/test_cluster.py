@@ -18,7 +18,7 @@ from test_sharded import hits_of, make_shards
 
 from secateurs import EncodedText, Index, SecateursError
 from secateurs.cluster.layout import Layout, shard_of
-from secateurs.cluster.sharded import ShardedIndex
+from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.errors import DuplicateDocumentError, ShardsMissingError, UsageError
 
 ray = pytest.importorskip("ray", reason='needs  pip install "secateurs[ray]"')

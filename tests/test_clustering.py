@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from secateurs.gather import clustering
-from secateurs.gather.clustering import Cells, cluster
+from secateurs.kernels import clustering
+from secateurs.kernels.clustering import Cells, cluster
 
 
 def blobs(types: int, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

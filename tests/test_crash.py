@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import soak
 
-from secateurs.index.storage import write_whole
+from secateurs.storage.manifest import write_whole
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
 

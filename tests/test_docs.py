@@ -49,7 +49,7 @@ def test_the_pages_that_should_show_python_do() -> None:
 def test_every_command_shown_exists_with_the_options_shown() -> None:
     import typer.main
 
-    from secateurs.cli import app
+    from secateurs.cli.app import app
 
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     shown = [

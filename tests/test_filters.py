@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import UsageError
-from secateurs.filters import Filter
+from secateurs.storage.filters import Filter
 
 METADATA: dict[str, dict[str, Any]] = {
     "a": {"year": 2019, "lang": "en", "tags": ["old", "short"], "ok": True},

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import SecateursError, UsageError
 from secateurs.gather.faiss_ivfpq import _recipe
-from secateurs.gather.files import CELLS
-from secateurs.index.snapshot import Snapshot
-from secateurs.maxsim import round_query
+from secateurs.kernels.maxsim import round_query
 from secateurs.records import SearchPlan
+from secateurs.storage.file_names import CELLS
+from secateurs.storage.snapshot import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import EncoderMismatchError, UsageError
-from secateurs.index.storage import FORMAT_VERSION, MANIFEST
+from secateurs.storage.manifest import FORMAT_VERSION, MANIFEST
 
 
 def test_a_ranking_is_the_same_after_closing_and_opening(index_path: Path, index: Index, encoder: OnnxEncoder) -> None:

@@ -11,8 +11,8 @@ from conftest import build_random, random_documents, random_text
 
 from secateurs import Document, Index, SecateursError
 from secateurs.errors import DamagedIndexError
-from secateurs.gather import probing
-from secateurs.index.storage import MANIFEST, Manifest
+from secateurs.kernels import probing
+from secateurs.storage.manifest import MANIFEST, Manifest
 
 FILES = {
     "segments": (

@@ -140,7 +140,7 @@ WRONG = [
 def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from secateurs.cli import main
+    from secateurs.cli.app import main
 
     monkeypatch.chdir(folder)
     before = sorted(folder.iterdir())

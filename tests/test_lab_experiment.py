@@ -11,10 +11,19 @@ import pyarrow.parquet
 import pytest
 
 from secateurs import Document, Index, SecateursError
-from secateurs.lab import Outcome, Query, Results, Topics, evaluate, read_run, summarise, sweep
-from secateurs.lab.made import Made, synthetic
+from secateurs.lab import (
+    Outcome,
+    Query,
+    Results,
+    Topics,
+    evaluate,
+    read_run,
+    summarise,
+    sweep,
+)
+from secateurs.lab.built_in_collections import Made, synthetic
 from secateurs.lab.results import planned
-from secateurs.lab.wording import notes
+from secateurs.lab.summary_text import notes
 
 SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
 

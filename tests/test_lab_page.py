@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from secateurs.lab import Results, figures, report, save_figures, summarise
-from secateurs.lab.drawing import find_curves, pareto
+from secateurs.lab.figures import find_curves, pareto
 from secateurs.lab.summary import smallest_without_loss
 
 HOSTILE = '<script>alert(1)</script> & "$\\frac$" <img src=x onerror=y>'

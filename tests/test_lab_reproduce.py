@@ -7,11 +7,11 @@ import pytest
 
 from secateurs import SecateursError
 from secateurs.lab import Results, find_reproduction, reproduce, reproductions
+from secateurs.lab.built_in_collections import standard_library, synthetic
 from secateurs.lab.expectations import Verdict
-from secateurs.lab.made import standard_library, synthetic
-from secateurs.lab.reproducing import Reproduced
-from secateurs.lab.reproducing import _collection as collection_of
-from secateurs.lab.reproducing import _index as index_of
+from secateurs.lab.reproduction import Reproduced
+from secateurs.lab.reproduction import _collection as collection_of
+from secateurs.lab.reproduction import _index as index_of
 from secateurs.lab.sweeps import sweep
 
 TINY = """

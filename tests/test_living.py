@@ -19,9 +19,10 @@ from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DuplicateDocumentError, EncoderMismatchError, LockedIndexError, UsageError
 from secateurs.frequencies import Frequencies
-from secateurs.index import locks, writing
-from secateurs.index.compaction import clips_too_much, has_outgrown, to_merge
-from secateurs.index.storage import CodebookRecord, DeletionsRecord, Manifest, SegmentRecord
+from secateurs.storage import changes as writing
+from secateurs.storage import locks
+from secateurs.storage.compaction import clips_too_much, has_outgrown, to_merge
+from secateurs.storage.manifest import CodebookRecord, DeletionsRecord, Manifest, SegmentRecord
 
 STORED = Path(__file__).parent / "data"
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from secateurs import maxsim as module
-from secateurs.index.rows import reach_of
-from secateurs.index.stores import Float16Store, Int8Store, Store
-from secateurs.maxsim import bounds_of_the_rest, maxsim, score
+from secateurs.kernels import maxsim as module
+from secateurs.kernels.maxsim import bounds_of_the_rest, maxsim, score
+from secateurs.storage.codecs.stores import Float16Store, Int8Store, Store
+from secateurs.storage.rows import reach_of
 
 
 def bounds(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:

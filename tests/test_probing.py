@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
-from secateurs.gather import probing
-from secateurs.gather.probing import Centroids, group_cells
-from secateurs.maxsim import round_query
+from secateurs.kernels import probing
+from secateurs.kernels.maxsim import round_query
+from secateurs.kernels.probing import Centroids, group_cells
 
 CELLS, WIDTH, MET = 12_000, 16, 60
 

@@ -10,8 +10,8 @@ from conftest import random_text
 from secateurs import Document, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError
-from secateurs.index.repair import repair
-from secateurs.index.storage import MANIFEST, MANIFEST_COPY, Manifest
+from secateurs.storage.manifest import MANIFEST, MANIFEST_COPY, Manifest
+from secateurs.storage.repair import repair
 
 
 @pytest.fixture(scope="module")

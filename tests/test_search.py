@@ -9,7 +9,7 @@ from conftest import QUERIES, random_text
 
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import UsageError
-from secateurs.maxsim import maxsim
+from secateurs.kernels.maxsim import maxsim
 
 
 def test_hits_are_scored_with_all_embeddings_however_few_gathered_them(index: Index) -> None:

@@ -22,7 +22,7 @@ from secateurs.errors import SecateursError
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
-from secateurs.service.served import _QueryCache
+from secateurs.service.served_index import _QueryCache
 
 QUERY = "how do I read a zip archive"
 

@@ -82,7 +82,7 @@ def test_every_curl_line_works(line: str, port: int) -> None:
 def test_every_endpoint_option_and_metric_is_written_about(demo: Path, encoder: OnnxEncoder) -> None:
     import typer.main
 
-    from secateurs.cli import app as commands
+    from secateurs.cli.app import app as commands
 
     with TestClient(create_app({"demo": Index(demo, encoder)})) as client:
         for path, operations in client.get("/openapi.json").json()["paths"].items():

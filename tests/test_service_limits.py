@@ -201,7 +201,7 @@ def test_the_command_has_an_exit_code_and_no_trace(vectors: Path) -> None:
 @pytest.mark.parametrize("arguments", [["serve", "x.sec"], ["demo", "x.sec", "--serve"]])
 def test_without_the_extra_the_command_names_its_pip_line(arguments: list[str], tmp_path: Path) -> None:
     code = f"import sys; sys.modules['fastapi'] = None; sys.argv = ['secateurs', *{arguments}]"
-    code += "; from secateurs.cli import main; main()"
+    code += "; from secateurs.cli.app import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 1
     assert done.stderr == 'secateurs: fastapi is not installed: pip install "secateurs[serve]"\n'

@@ -21,17 +21,17 @@ from service import BEARER, KEY
 from secateurs import EncodedText, Index, Ranking
 from secateurs.errors import SecateursError
 from secateurs.service import app as application
-from secateurs.service import served
+from secateurs.service import served_index as served
+from secateurs.service.admission import Gate
 from secateurs.service.answers import DocumentAnswer
 from secateurs.service.app import Access, create_app
-from secateurs.service.gate import Gate
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
 from secateurs.service.metrics import Metrics
 from secateurs.service.problems import Problem
 from secateurs.service.requests import RequestModels
 from secateurs.service.server import host_names
-from secateurs.service.work import Workers
+from secateurs.service.workers import Workers
 
 ROW = [1.0] + [0.0] * 15
 QUERY = {"embeddings": [ROW], "token_ids": [1], "token_kinds": [0]}

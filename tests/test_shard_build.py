@@ -22,14 +22,14 @@ from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
 from secateurs import Document, EncodedText, Index
-from secateurs.cluster import building
-from secateurs.cluster.building import build_shards
+from secateurs.cluster.build import builder as building
+from secateurs.cluster.build.builder import build_shards
+from secateurs.cluster.build.plan import BUILDING
 from secateurs.cluster.layout import Layout, ShardRecord, shard_of
-from secateurs.cluster.plan import BUILDING
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
-from secateurs.index import rows
-from secateurs.index.locks import write_lock
+from secateurs.storage import rows
+from secateurs.storage.locks import write_lock
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 

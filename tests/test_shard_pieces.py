@@ -10,13 +10,20 @@ import pytest
 from conftest import random_documents
 
 from secateurs import Document
-from secateurs.cluster import tasks
+from secateurs.cluster.build import tasks
+from secateurs.cluster.build.pieces import (
+    HELD,
+    PieceLostError,
+    Pieces,
+    is_written,
+    split,
+    write_piece,
+)
+from secateurs.cluster.build.plan import BUILDING, Plan, Scale, check_collection_target
+from secateurs.cluster.build.sources import Source
 from secateurs.cluster.layout import ShardRecord, shard_of
-from secateurs.cluster.pieces import HELD, PieceLostError, Pieces, is_written, split, write_piece
-from secateurs.cluster.plan import BUILDING, Plan, Scale, check_collection_target
-from secateurs.cluster.sources import Source
 from secateurs.errors import SecateursError
-from secateurs.index import rows
+from secateurs.storage import rows
 from secateurs.threads import granted_cores, usable_cores
 
 

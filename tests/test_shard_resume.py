@@ -18,11 +18,12 @@ from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
 from secateurs import Index
-from secateurs.cluster import building, tasks
-from secateurs.cluster.building import build_shards
+from secateurs.cluster.build import builder as building
+from secateurs.cluster.build import tasks
+from secateurs.cluster.build.builder import build_shards
+from secateurs.cluster.build.pieces import Pieces
+from secateurs.cluster.build.plan import BUILDING, Plan, Scale
 from secateurs.cluster.layout import Layout, shard_of
-from secateurs.cluster.pieces import Pieces
-from secateurs.cluster.plan import BUILDING, Plan, Scale
 from secateurs.errors import SecateursError
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -85,7 +86,7 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, ray_cluster: An
     corpus = write_corpus(tmp_path)
     code = (
         "import sys; from pathlib import Path; from sharding import NotingEncoder; "
-        "from secateurs.cluster.building import build_shards; root, *corpus = map(Path, sys.argv[2:]); "
+        "from secateurs.cluster.build.builder import build_shards; root, *corpus = map(Path, sys.argv[2:]); "
         "build_shards(root / 'big.sec', corpus, shards=2, ray_address=sys.argv[1], "
         "encoder=NotingEncoder(root / 'notes', wait_at='text 50'))"
     )

@@ -13,20 +13,14 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Frequencies, Index
 from secateurs.cluster.layout import SHARDS, Layout, ShardRecord, shard_names, shard_of
-from secateurs.cluster.sharded import ShardedIndex
+from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.corpus import BadDocumentError
 from secateurs.effort import share
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import (
-    DamagedIndexError,
-    DuplicateDocumentError,
-    PartlyWrittenError,
-    SecateursError,
-    UsageError,
-)
+from secateurs.errors import DamagedIndexError, DuplicateDocumentError, PartlyWrittenError, SecateursError, UsageError
 from secateurs.hashing import hash_of
-from secateurs.index.stores import Int8Store
 from secateurs.records import Ranking
+from secateurs.storage.codecs.stores import Int8Store
 
 
 def make_shards(path: Path, documents: list[Document], shards: int, **options: Any) -> Path:

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from secateurs import maxsim, simd
-from secateurs.gather import clustering, probing
+from secateurs.kernels import clustering, maxsim, probing, simd
 
 
 def test_sixteen_vectors_are_packed_four_dimensions_to_a_lane() -> None:

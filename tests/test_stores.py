@@ -5,8 +5,15 @@ import pytest
 
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import UsageError
-from secateurs.index.stores import Float16Store, Int8Store, Residuals, check_store, encode_residuals, fit_levels
-from secateurs.maxsim import maxsim
+from secateurs.kernels.maxsim import maxsim
+from secateurs.storage.codecs.stores import (
+    Float16Store,
+    Int8Store,
+    Residuals,
+    check_store,
+    encode_residuals,
+    fit_levels,
+)
 
 
 def test_int8_rounds_to_steps_around_the_centre() -> None:

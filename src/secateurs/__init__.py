@@ -11,33 +11,41 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .cluster.building import build_shards
-    from .cluster.sharded import ShardedIndex
+    from .cluster.build.builder import build_shards
+    from .cluster.search.sharded_index import ShardedIndex
     from .encoders import Encoder, load_encoder
     from .errors import SecateursError
     from .explain import Explanation
     from .frequencies import Frequencies
-    from .index.index import Index
-    from .index.writing import Changes
+    from .index import Index
     from .pruning import prune
-    from .records import Document, EncodedText, Hit, Ranking, SearchSettings, SearchStats, TokenKind
+    from .records import (
+        Document,
+        EncodedText,
+        Hit,
+        Ranking,
+        SearchSettings,
+        SearchStats,
+        TokenKind,
+    )
+    from .storage.changes import Changes
 
 _HOME = {
-    "Changes": ".index.writing",
+    "Changes": ".storage.changes",
     "Document": ".records",
     "EncodedText": ".records",
     "Encoder": ".encoders",
     "Explanation": ".explain",
     "Frequencies": ".frequencies",
     "Hit": ".records",
-    "Index": ".index.index",
+    "Index": ".index",
     "Ranking": ".records",
     "SearchSettings": ".records",
     "SearchStats": ".records",
     "SecateursError": ".errors",
-    "ShardedIndex": ".cluster.sharded",
+    "ShardedIndex": ".cluster.search.sharded_index",
     "TokenKind": ".records",
-    "build_shards": ".cluster.building",
+    "build_shards": ".cluster.build.builder",
     "load_encoder": ".encoders",
     "prune": ".pruning",
 }

@@ -15,9 +15,9 @@ from .records import EncodedText, SearchSettings, TokenKind
 from .search import Prepared, gather, prepare
 
 if TYPE_CHECKING:
-    from .index.encoding import EncodesQueries
-    from .index.index import Index
-    from .index.snapshot import Snapshot
+    from .contract import EncodesQueries
+    from .index import Index
+    from .storage.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,20 @@ from numpy.typing import NDArray
 from .effort import plan as make_plan
 from .frequencies import Frequencies
 from .importance import Positions, order_positions
-from .records import EncodedText, Hit, Ranking, SearchPlan, SearchSettings, SearchStats
+from .records import (
+    EncodedText,
+    Hit,
+    Ranking,
+    SearchPlan,
+    SearchSettings,
+    SearchStats,
+)
 from .threads import in_order
 
 if TYPE_CHECKING:
-    from .index.documents import StoredDocument
-    from .index.index import Index
-    from .index.snapshot import Snapshot
+    from .index import Index
+    from .storage.documents import StoredDocument
+    from .storage.snapshot import Snapshot
 
 
 def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> Ranking:

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ..errors import DamagedIndexError, SecateursError, UsageError
 from ..hashing import hash_of
-from ..index.storage import SHARDS as SHARDS
-from ..index.storage import write_whole
+from ..storage.manifest import SHARDS as SHARDS
+from ..storage.manifest import write_whole
 
 FORMAT = "secateurs-shards"
 FORMAT_VERSION = 1

@@ -24,10 +24,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..maxsim import round_query
+from ..kernels.maxsim import round_query
+from ..kernels.probing import Centroids
+from ..kernels.simd import compiled
 from ..records import SearchPlan
-from ..simd import compiled
-from .probing import Centroids
 
 _ALL = np.zeros(0, dtype=bool)
 

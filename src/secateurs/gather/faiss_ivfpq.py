@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import SearchPlan
-from .files import FAISS
+from ..storage.file_names import FAISS
 
 _TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that would starve the partitions
 _TRAINING_POINTS_PER_LIST = 64

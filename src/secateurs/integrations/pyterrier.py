@@ -25,7 +25,7 @@ from ..effort import plan
 from ..errors import UsageError, require
 from ..frequencies import Frequencies
 from ..importance import Order, Positions
-from ..index.index import Index
+from ..index import Index
 from ..records import Document, EncodedText, SearchSettings
 from ..search import prepare
 from ..threads import in_order

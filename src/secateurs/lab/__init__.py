@@ -6,10 +6,10 @@ Needs  pip install "secateurs[lab]";  the libraries themselves are imported when
 """
 
 from .baselines import baseline_systems
-from .drawing import figures, save_figures
 from .experiment import evaluate
-from .page import report
-from .reproducing import Reproduction, find_reproduction, reproduce, reproductions
+from .figures import figures, save_figures
+from .report import report
+from .reproduction import Reproduction, find_reproduction, reproduce, reproductions
 from .results import Results
 from .runs import read_run, write_run
 from .significance import Comparison, compare, correct

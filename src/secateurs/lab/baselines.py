@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError, UsageError, require
-from ..index.index import Index
+from ..index import Index
 from ..progress import progress_bar
 from .sweeps import DEPTH
 from .systems import Outcome, Query, Settings, System

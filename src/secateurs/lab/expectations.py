@@ -23,7 +23,7 @@ from typing import Any
 from ..errors import SecateursError
 from .results import Results
 from .summary import summarise
-from .wording import number
+from .summary_text import number
 
 _KINDS = {
     "value": {"setting", "measure", "value", "tolerance"},

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UsageError
-from ..index.index import Index
+from ..index import Index
 from ..progress import progress_bar
 from ..records import SearchSettings
 from ..version import __version__
@@ -27,9 +27,16 @@ from .results import Results, check_out, planned, stem
 from .runs import run_files, write_run
 from .significance import check_correction
 from .sweeps import labels, plain, sweep
-from .systems import UNCOUNTED, IndexSystem, Outcome, Query, RunSystem, System
+from .systems import (
+    UNCOUNTED,
+    IndexSystem,
+    Outcome,
+    Query,
+    RunSystem,
+    System,
+)
 from .topics import Topics
-from .work import WorkFile, as_json
+from .work_file import WorkFile, as_json
 
 DEFAULT_MEASURES = ("nDCG@10", "AP", "RR@10")
 _WARM_UP = 2  # queries

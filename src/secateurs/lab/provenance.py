@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from ..index.index import Index
+from ..index import Index
 from ..threads import usable_cores
 from ..version import __version__
 from .topics import Topics

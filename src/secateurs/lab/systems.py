@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..errors import SecateursError
-from ..index.index import Index
+from ..index import Index
 from ..records import EncodedText, SearchSettings
 from .measures import Hits
 from .sweeps import plain, plain_word

@@ -19,18 +19,18 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Receive
 
-from ..cluster.opening import AnyIndex
+from ..cluster.search.open_index import AnyIndex
 from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
-from .gate import Gate
+from .admission import Gate
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
 from .requests import RequestModels, parse, to_documents, to_query, to_settings
-from .served import Served
-from .work import Workers
+from .served_index import Served
+from .workers import Workers
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 

@@ -12,7 +12,14 @@ from ..corpus import BadDocumentError, to_document
 from ..errors import UsageError
 from ..gather import GATHERERS
 from ..importance import ORDERS
-from ..records import EFFORTS, FREQUENCIES, Document, EncodedText, SearchSettings, TokenKind
+from ..records import (
+    EFFORTS,
+    FREQUENCIES,
+    Document,
+    EncodedText,
+    SearchSettings,
+    TokenKind,
+)
 from .limits import Limits
 from .problems import Problem
 

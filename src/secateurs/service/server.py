@@ -14,10 +14,10 @@ from typing import Any
 
 import uvicorn
 
-from ..cluster.opening import AnyIndex, open_index
+from ..cluster.search.open_index import AnyIndex, open_index
 from ..encoders import Encoder
 from ..errors import SecateursError, UsageError
-from ..index.index import Index
+from ..index import Index
 from ..search import warm_up
 from .app import Access, create_app
 from .keys import ApiKeys

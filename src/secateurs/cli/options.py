@@ -1,0 +1,88 @@
+"""Arguments and options that several commands have, with the same words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ..errors import UsageError
+
+IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
+Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")]
+Queries = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
+]
+K = Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")]
+P = Annotated[
+    str,
+    typer.Option(
+        "-p", "--p", metavar="N", help="Query embeddings to gather with: a number, all, or auto to follow the effort."
+    ),
+]
+OrderName = Annotated[
+    str, typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random.")
+]
+GatherName = Annotated[
+    str, typer.Option(metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto.")
+]
+KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
+NProbe = Annotated[
+    int | None, typer.Option(metavar="N", help="Cells, or partitions of faiss, that each kept embedding looks into.")
+]
+Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: documents to score exactly.")]
+Effort = Annotated[
+    str, typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open.")
+]
+Where = Annotated[
+    str | None,
+    typer.Option(metavar="EXPR", help="Only documents whose metadata meets this: \"year >= 2020 and lang = 'en'\"."),
+]
+FrequenciesOf = Annotated[
+    str,
+    typer.Option("--frequencies", metavar="NAME", help="Rare in what: the collection, or what is matching --where."),
+]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")]
+Corpus = Annotated[
+    str,
+    typer.Argument(
+        metavar="CORPUS",
+        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
+    ),
+]
+AsTrec = Annotated[bool, typer.Option("--trec", help="Print a TREC run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
+EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
+StoreName = Annotated[str, typer.Option(metavar="NAME", help="int8, float16 or residual4 (half of int8).")]
+Prepared = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
+]
+Partial = Annotated[bool, typer.Option("--partial", help="Answer without shards that cannot be reached, and say so.")]
+RayForSearch = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Hold the shards of a collection on a Ray cluster: host:port of its head, auto for the one this machine "
+        "is in, or local to start one. Without it, all shards are opened in this process.",
+    ),
+]
+Replicas = Annotated[
+    int, typer.Option(metavar="N", help="With --ray: actors for each shard, on different nodes if there are any.")
+]
+
+
+def number_or_word(p: str) -> int | Literal["auto"] | None:
+    """What -p was given."""
+    if p == "auto":
+        return "auto"
+    if p == "all":
+        return None
+    try:
+        return int(p)
+    except ValueError as error:
+        raise UsageError(f"p is a number, all or auto, not {p!r}") from error

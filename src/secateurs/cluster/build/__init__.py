@@ -1,0 +1,1 @@
+"""A corpus to a collection in shards, on a Ray cluster."""

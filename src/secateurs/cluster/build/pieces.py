@@ -1,0 +1,258 @@
+"""A corpus in pieces: some hundred documents of one shard, encoded together and kept in a file until the shard is made.
+
+    building/shard-0003/00001-000017.npz    piece 17 of what source 1 has for shard 3
+      digest      of what was encoded, and by which encoder: a file with the right one is not made again
+      documents   JSON, a line per document: place, docno, text, metadata
+      hashes      (documents,) uint64, of the docnos
+      lengths     (documents,) int64, embeddings of each
+      cut         (documents,) int64, tokens of each beyond the encoder's limit
+      rows        (embeddings, dim) float16
+      token_ids, token_kinds    (embeddings,)
+      total       (dim,) float64, the exact sum of the rows
+      unit        (documents,) bool, whether its embeddings had length 1 before they were rounded
+
+A file appears whole or not at all. Which documents are in a piece depends on the corpus and the number of shards alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...encoders import Encoder
+from ...errors import DamagedIndexError, UsageError
+from ...hashing import hash_of
+from ...records import Document, EncodedText
+from ...storage.manifest import write_whole
+from ...storage.rows import sampled_rows
+from ...storage.segment_writer import Item, are_unit, check_embeddings, encode, exact_sum
+from ..layout import shard_of
+
+SIZE = 500  # documents of a piece: some seconds of work for one core, which is what a lost worker costs
+HELD = 256 << 20  # bytes of documents that wait for their pieces to be full, at most
+_OVERHEAD = 500  # bytes that Python needs for a document, beside its text and metadata
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
+
+Placed = tuple[str, Document]  # with its place ("corpus.jsonl, line 7"), for error messages
+
+
+class Piece(NamedTuple):
+    shard: int
+    number: int  # within what one source has for the shard
+    documents: list[Placed]
+
+
+class PieceLostError(DamagedIndexError):
+    """A piece that was written is not there, or not whole. What is left of it is removed."""
+
+
+def split(items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HELD) -> Iterator[Piece]:
+    """Documents to pieces of at most `size`, each of one shard, in the documents' order.
+
+    While more than `held` bytes wait, whichever shard has most of them gets a smaller piece.
+    """
+    waiting: list[list[Placed]] = [[] for _ in range(shards)]
+    sizes = [0] * shards
+    numbers = [0] * shards
+
+    def taken(shard: int) -> Piece:
+        piece = Piece(shard, numbers[shard], waiting[shard])
+        numbers[shard] += 1
+        waiting[shard], sizes[shard] = [], 0
+        return piece
+
+    total = 0
+    for place, document in items:
+        shard = shard_of(document.docno, shards)
+        waiting[shard].append((place, document))
+        own = _size_of(document)
+        sizes[shard] += own
+        total += own
+        if len(waiting[shard]) < size:
+            if total <= held:
+                continue
+            shard = max(range(shards), key=sizes.__getitem__)
+        total -= sizes[shard]
+        yield taken(shard)
+    for shard in range(shards):
+        if waiting[shard]:
+            yield taken(shard)
+
+
+def _size_of(document: Document) -> int:
+    """About how many bytes it takes in memory; the same on every machine, since pieces depend on it."""
+    texts = _OVERHEAD + len(_line("", document))
+    return texts if document.encoded is None else texts + document.encoded.embeddings.nbytes
+
+
+def digest_of(documents: Iterable[Placed]) -> str:
+    """Of what they are, wherever that was read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for _, document in documents:
+        digest.update(_line("", document))
+        encoded = document.encoded
+        if encoded is not None:
+            digest.update(f"{encoded.embeddings.shape} {encoded.cut}\n".encode())
+            for array in (encoded.embeddings, encoded.token_ids, encoded.token_kinds):
+                digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def piece_path(folder: Path, source: int, number: int) -> Path:
+    return folder / f"{source:05}-{number:06}.npz"
+
+
+def is_written(path: Path, digest: str) -> bool:
+    """Whether the file is there, with that digest, and every byte of it as it was written."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return str(_member(file, "digest")) == digest and file.testzip() is None
+    except _UNREADABLE:
+        return False
+
+
+def _member(file: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """Read whole, and its checksum compared, before anything of it is believed."""
+    array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.read(f"{name}.npy")))
+    return array
+
+
+def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None, digest: str) -> None:
+    """Encode the documents, or take what they bring, and write the file."""
+    dim = encoder.dim if encoder is not None else None
+    encoded: list[EncodedText] = []
+    for (place, _), one in zip(documents, encode((document for _, document in documents), encoder), strict=True):
+        dim = dim or one.embeddings.shape[1] or None
+        check_embeddings(one, dim, place)
+        encoded.append(one)
+    rows = np.concatenate([one.embeddings.reshape(len(one), dim or 0).astype(np.float16) for one in encoded])
+    content = io.BytesIO()
+    np.savez(
+        content,
+        digest=np.array(digest),
+        documents=np.frombuffer(b"".join(_line(place, document) for place, document in documents), dtype=np.uint8),
+        hashes=np.array([hash_of(document.docno) for _, document in documents], dtype=np.uint64),
+        lengths=np.array([len(one) for one in encoded], dtype=np.int64),
+        cut=np.array([one.cut for one in encoded], dtype=np.int64),
+        rows=rows,
+        token_ids=np.concatenate([one.token_ids for one in encoded]),
+        token_kinds=np.concatenate([one.token_kinds for one in encoded]),
+        total=exact_sum(rows),
+        unit=np.array([are_unit(one) for one in encoded], dtype=bool),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content.getvalue())
+
+
+def _line(place: str, document: Document) -> bytes:
+    fields = [place, document.docno, document.text, dict(document.metadata)]
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+class Survey(NamedTuple):
+    """What must be known of every shard before one of them can be made."""
+
+    embeddings: int
+    total: NDArray[np.float64]  # (dim,), the exact sum
+    unit: bool
+    repeated: list[str]  # where a docno occurs again, and where it was before
+
+
+class Pieces:
+    """All pieces of one shard, in the order of the corpus. `counts` has how many there are from each source."""
+
+    def __init__(self, folder: Path, counts: Sequence[int]) -> None:
+        self._paths = [piece_path(folder, source, n) for source, count in enumerate(counts) for n in range(count)]
+
+    @cached_property
+    def _repeated(self) -> dict[int, dict[int, str]]:
+        """By piece and position the documents that are not the first with their docno, and what to say of each."""
+        hashes = [self._array(i, "hashes") for i in range(len(self._paths))]
+        values, counts = np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]), return_counts=True)
+        suspects = values[counts > 1]
+        places: dict[str, str] = {}
+        repeated: dict[int, dict[int, str]] = {}
+        for i, own in enumerate(hashes):
+            positions = np.flatnonzero(np.isin(own, suspects)).tolist()
+            lines = self._lines(i) if positions else []
+            for position in positions:
+                place, docno, *_ = json.loads(lines[position])
+                if docno in places:
+                    told = f"{place}: docno {docno!r} is already that of {places[docno]}"
+                    repeated.setdefault(i, {})[position] = told
+                else:
+                    places[docno] = place
+        return repeated
+
+    def survey(self) -> Survey:
+        embeddings, unit, total = 0, True, np.zeros(0)
+        for i in range(len(self._paths)):
+            kept, lengths = self._kept(i), self._array(i, "lengths")
+            part = self._array(i, "total")
+            if not kept.all():
+                part = exact_sum(self._array(i, "rows")[np.repeat(kept, lengths)])
+            if len(total) == 0:
+                total = np.zeros(len(part))
+            if lengths.any():
+                if len(part) != len(total):
+                    place = json.loads(self._lines(i)[0])[0]
+                    raise UsageError(f"{place}: embeddings of {len(part)} dimensions, those before of {len(total)}")
+                total += part
+            unit &= bool(self._array(i, "unit")[kept].all())
+            embeddings += int(lengths[kept].sum())
+        repeated = [told for piece in self._repeated.values() for told in piece.values()]
+        return Survey(embeddings, total, unit, repeated)
+
+    def sample(self, bound: int) -> NDArray[np.float16]:
+        """The rows that decide the int8 step."""
+        drawn = []
+        for i in range(len(self._paths)):
+            kept, lengths = self._kept(i), self._array(i, "lengths")
+            offsets = np.concatenate([[0], np.cumsum(lengths[kept])])
+            some = sampled_rows(self._array(i, "hashes")[kept], offsets, bound)
+            if len(some):
+                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][some])
+        return np.concatenate(drawn) if drawn else np.empty((0, 0), dtype=np.float16)
+
+    def items(self) -> Iterator[Item]:
+        """Every document with its embeddings, except those that are repeated."""
+        for i in range(len(self._paths)):
+            kept = self._kept(i)
+            offsets = np.concatenate([[0], np.cumsum(self._array(i, "lengths"))])
+            rows, ids, kinds, cut = (self._array(i, name) for name in ("rows", "token_ids", "token_kinds", "cut"))
+            for position, line in enumerate(self._lines(i)):
+                if kept[position]:
+                    place, docno, text, metadata = json.loads(line)
+                    own = slice(offsets[position], offsets[position + 1])
+                    encoded = EncodedText(rows[own], ids[own], kinds[own], int(cut[position]))
+                    yield place, Document(docno, text, metadata, encoded)
+
+    def _kept(self, i: int) -> NDArray[np.bool_]:
+        kept = np.ones(len(self._array(i, "hashes")), dtype=bool)
+        kept[list(self._repeated.get(i, ()))] = False
+        return kept
+
+    def _lines(self, i: int) -> list[bytes]:
+        return self._array(i, "documents").tobytes().split(b"\n")[:-1]  # JSON writes a line break as \n
+
+    def _array(self, i: int, name: str) -> NDArray[Any]:
+        try:
+            with zipfile.ZipFile(self._paths[i]) as file:
+                return _member(file, name)
+        except _UNREADABLE as error:
+            with suppress(OSError):
+                self._paths[i].unlink()
+            raise PieceLostError(
+                f"{self._paths[i]} was written and cannot be read any more ({error}): give the same command again, "
+                "which encodes it anew. If that is no cure, not all machines see the same folder: build with --per-node"
+            ) from error

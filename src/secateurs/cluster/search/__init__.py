@@ -1,0 +1,1 @@
+"""A collection in shards, searched and changed as one index."""

@@ -1,0 +1,26 @@
+"""An index, whether it is one folder or a collection in shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ...errors import UsageError
+from ...index import Index
+from ..layout import is_sharded
+from .sharded_index import ShardedIndex
+
+AnyIndex: TypeAlias = Index | ShardedIndex
+
+
+def open_index(path: str | Path, ray: str | None = None, replicas: int = 1, **options: Any) -> AnyIndex:
+    """Open whichever is there. The options are those of ShardedIndex."""
+    if is_sharded(Path(path)):
+        return ShardedIndex(path, ray=ray, replicas=replicas, **options)
+    index = Index(path)
+    if ray is not None or replicas != 1:
+        raise UsageError(
+            f"{path} is one index, and --ray and --replicas are for collections in shards: make one with  "
+            "secateurs shard build"
+        )
+    return index

@@ -1,0 +1,174 @@
+"""One shard at work: an index that takes its part in a search which somebody else decides. On a thread, or as an actor.
+
+Every call says which commit the caller knows of. A shard that has not seen it yet looks for it first: whoever has
+written, on whichever replica, finds on every other one what he wrote.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import DamagedIndexError, SecateursError
+from ...explain import Evidence, Standing, find_evidence, find_standing
+from ...frequencies import Frequencies
+from ...importance import Positions
+from ...index import Index
+from ...records import Document, EncodedText, Hit, SearchSettings
+from ...search import Prepared, Stopwatch, find, prepare, warm_up
+from ...storage.check import check_snapshot
+from ...storage.snapshot import Snapshot
+from ..layout import shard_of
+
+_REFRESH_SECONDS = 1.0
+_PAUSE = 0.02
+
+_LOG = logging.getLogger("secateurs.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What those who search over all shards must know of each."""
+
+    commit: int
+    documents: int
+    dim: int
+    encoder: Mapping[str, Any]
+    prepared: tuple[str, ...]
+    frequencies: Frequencies
+    problem: str | None = None  # what was written since, and cannot be read
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A query with everything that is decided for all shards alike."""
+
+    query: EncodedText
+    ordered: Positions  # by the frequencies of the whole collection
+    settings: SearchSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    hits: tuple[Hit, ...]
+    documents_gathered: int
+    documents_scored: int
+    milliseconds: Mapping[str, float]
+    commit: int
+
+
+class Shard:
+    def __init__(self, path: str) -> None:
+        self._index = Index(Path(path))
+        self._looked = time.monotonic()
+        self._problem: str | None = None
+        warm_up(self._index)
+
+    def state(self, commit: int, known: int | None = None, look: bool = False) -> State | None:
+        """None if it is still the known one. `look` for what others have written a moment ago."""
+        snapshot = self._at(commit, look)
+        manifest = snapshot.manifest
+        if manifest.commit == known and self._problem is None:
+            return None
+        return State(
+            manifest.commit,
+            len(snapshot),
+            manifest.dim,
+            dict(manifest.encoder),
+            snapshot.prepared,
+            snapshot.frequencies,
+            self._problem,
+        )
+
+    def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None]:
+        """How many documents a filter lets through, and their token frequencies."""
+        filtered = self._at(commit).filtered(where)
+        return filtered.count, filtered.frequencies if with_frequencies else None
+
+    def search(self, commit: int, asked: Asked) -> Answer:
+        watch = Stopwatch()
+        snapshot = self._at(commit)
+        prepared = _prepare(snapshot, asked, watch)
+        hits, gathered, scored = find(snapshot, asked.query, prepared, watch)
+        return Answer(tuple(hits), gathered, scored, watch.laps, snapshot.manifest.commit)
+
+    def evidence(self, commit: int, asked: Asked, docno: str) -> Evidence:
+        snapshot = self._at(commit)
+        return find_evidence(snapshot, asked.query, _prepare(snapshot, asked), docno)
+
+    def standing(self, commit: int, asked: Asked, score: float, docno: str) -> Standing:
+        snapshot = self._at(commit)
+        return find_standing(snapshot, asked.query, _prepare(snapshot, asked), score, docno)
+
+    def similarities(
+        self, commit: int, query: EncodedText, docno: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        similarities, token_ids = self._at(commit).similarities(query, docno)
+        return similarities, np.array(token_ids)  # not a view of a mapped file
+
+    def has(self, commit: int, docnos: Sequence[str]) -> list[str]:
+        """Those that are here."""
+        return list(self._at(commit).find_all(docnos))
+
+    def get(self, commit: int, docno: str) -> Document:
+        self._at(commit)
+        return self._index.get(docno)
+
+    def info(self, commit: int) -> dict[str, Any]:
+        self._at(commit)
+        return self._index.info()
+
+    def check(self, commit: int, number: int, shards: int) -> None:
+        """Every byte, and that each document belongs here."""
+        snapshot = self._at(commit)
+        check_snapshot(snapshot)
+        live = np.arange(snapshot.firsts[-1]) if snapshot.live is None else np.flatnonzero(snapshot.live)
+        for docno in snapshot.docnos(live):
+            if shard_of(docno, shards) != number:
+                raise DamagedIndexError(f"{self._index.path} has {docno!r}, which belongs to another shard")
+
+    def update(self, commit: int, documents: Sequence[Document]) -> State | None:
+        """Documents that are encoded already: only who asked has an encoder."""
+        self._index.update_encoded(documents)
+        return self.state(commit)
+
+    def delete(self, commit: int, docnos: Sequence[str]) -> State | None:
+        self._index.delete(docnos)
+        return self.state(commit)
+
+    def compact(self, commit: int) -> State | None:
+        self._index.compact(progress=False)
+        return self.state(commit)
+
+    def _at(self, commit: int, look: bool = False) -> Snapshot:
+        """A state that is not older than the commit, and what others had written a second ago."""
+        if look or time.monotonic() - self._looked > _REFRESH_SECONDS:
+            self._refresh()
+        end = time.monotonic() + _REFRESH_SECONDS
+        while self._index.manifest.commit < commit:  # some file systems show others' renames late
+            self._refresh()
+            if self._index.manifest.commit < commit and time.monotonic() > end:
+                raise SecateursError(f"{self._index.path} is not up to date here: {self._problem or 'try again'}")
+            time.sleep(_PAUSE)
+        return self._index.snapshot
+
+    def _refresh(self) -> None:
+        self._looked = time.monotonic()
+        try:
+            self._index.refresh()
+            self._problem = None
+        except (SecateursError, OSError) as error:
+            if self._problem is None:  # said once, not every second
+                _LOG.warning("%s: what was written since cannot be read (%s)", self._index.path, error)
+            self._problem = str(error)
+
+
+def _prepare(snapshot: Snapshot, asked: Asked, watch: Stopwatch | None = None) -> Prepared:
+    return prepare(snapshot, asked.query, asked.settings, watch, asked.ordered)

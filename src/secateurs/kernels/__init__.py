@@ -1,0 +1,1 @@
+"""Compiled code, each piece with its plain twin in the tests."""

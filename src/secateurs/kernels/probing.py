@@ -1,0 +1,232 @@
+"""Which cells are nearest to a query embedding?
+
+Below two hundred thousand cells, one kernel meets every centroid: exact, and nothing to build. From there on, reading
+all centroids from memory takes too long. Centroids that lie together then form groups of about 64; the kernel meets the
+groups' centres, and another the members of the best 128 or more. Nearly all of the nearest cells are among them:
+benchmarks/probing.py measures how many, beside a graph over the centroids.
+
+A group is as good as its centre's product, and better the more it spreads: the farther its members lie from the centre,
+the nearer to the query the nearest of them may be.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .clustering import cluster
+from .simd import (
+    LANES,
+    any_larger,
+    compiled,
+    fill,
+    load,
+    multiply_add,
+    pack,
+    prefetch,
+    splat,
+    store,
+)
+
+MANY_CELLS = 200_000  # from here on they are grouped
+_CELLS_PER_GROUP = 64
+_GROUPS_MET = 128  # at least; and twice the root of their number, without which a million cells cost some recall
+_REACH = 65  # what a group's spread counts: about three times the size of a rounded query embedding's numbers
+_TILE = 64  # blocks of sixteen centroids that stay in the second-level cache while all kept embeddings meet them
+_NEVER = -(2**30)  # less than any product
+
+
+def group_cells(centroids: NDArray[np.int8]) -> NDArray[np.int32] | None:
+    """The group of each cell, or None where there are too few cells for groups to pay."""
+    if len(centroids) < MANY_CELLS:
+        return None
+    groups = np.empty(len(centroids), dtype=np.int32)
+    nameless = np.zeros(len(centroids), dtype=np.int32)
+    so_far = 0
+    for some in cluster(lambda rows: centroids[rows], nameless, len(centroids) // _CELLS_PER_GROUP):
+        groups[some.rows] = so_far + np.repeat(np.arange(len(some.sizes)), some.sizes)
+        so_far += len(some.sizes)
+    return groups
+
+
+class Centroids:
+    """All cells' centroids, laid out for the kernel."""
+
+    def __init__(self, centroids: NDArray[np.int8], groups: NDArray[np.int32] | None = None) -> None:
+        self.count, self.width = centroids.shape
+        self._layout = _Flat(centroids) if groups is None else _Grouped(centroids, groups)
+
+    def nearest(self, rounded: NDArray[np.int8], wanted: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """For each rounded query embedding so many cells, best first, and their products."""
+        kept = len(rounded)
+        fours = np.zeros((-(-kept // 4) * 4, self.width), dtype=np.int8)
+        fours[:kept, : rounded.shape[1]] = rounded
+        cells, products = _places(len(fours), wanted)
+        self._layout.probe(fours, kept, cells, products)
+        return cells[:kept], products[:kept]
+
+
+class _Flat:
+    def __init__(self, centroids: NDArray[np.int8]) -> None:
+        self._packed, self._start = pack(centroids)
+        self._start[len(centroids) :] = _NEVER
+
+    def probe(self, fours: NDArray[np.int8], kept: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> None:
+        _probe(fours, kept, self._packed, self._start, cells, products)
+
+
+class _Grouped:
+    """Centroids group after group, each group from the beginning of a block of lanes; and the groups' centres."""
+
+    def __init__(self, centroids: NDArray[np.int8], groups: NDArray[np.int32]) -> None:
+        sizes = np.bincount(groups)
+        self._first_block = np.concatenate([[0], np.cumsum(-(-sizes // LANES))])  # (groups + 1,)
+        order = np.argsort(groups, kind="stable")
+        first = np.cumsum(sizes) - sizes
+        lanes = np.repeat(self._first_block[:-1] * LANES - first, sizes) + np.arange(len(order))
+        padded = np.zeros((self._first_block[-1] * LANES, centroids.shape[1]), dtype=np.int8)
+        padded[lanes] = centroids[order]
+        self._cell_of_lane = np.full(len(padded), -1, dtype=np.int32)
+        self._cell_of_lane[lanes] = order
+        self._packed, self._start = pack(padded)
+        self._start[self._cell_of_lane < 0] = _NEVER
+        sums = np.zeros((len(sizes), centroids.shape[1]), dtype=np.int64)
+        squares = np.zeros(len(sizes), dtype=np.int64)
+        _add_members(centroids, groups, sums, squares)
+        self._packed_centres, self._start_centres = pack(np.rint(sums / sizes[:, None]).astype(np.int8))
+        spread = np.sqrt(sizes * squares - (sums**2).sum(axis=1)) / sizes  # root of the mean squared distance
+        self._start_centres[: len(sizes)] += (_REACH * spread).astype(np.int32)
+        self._start_centres[len(sizes) :] = _NEVER
+        self._count = len(sizes)
+
+    def probe(self, fours: NDArray[np.int8], kept: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> None:
+        met = max(_GROUPS_MET, 2 * isqrt(self._count), cells.shape[1])  # a group has at least one cell
+        if 4 * met > self._count:  # nearly everything is wanted
+            _probe(fours, kept, self._packed, self._start, cells, products)
+        else:
+            groups, estimates = _places(len(fours), met)
+            _probe(fours, kept, self._packed_centres, self._start_centres, groups, estimates)
+            _probe_groups(fours, kept, self._packed, self._start, self._first_block, groups, cells, products)
+        cells[:] = self._cell_of_lane[cells]
+
+
+def _places(queries: int, wanted: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Room for the best of each query embedding, and their products, which anything beats."""
+    return np.zeros((queries, wanted), dtype=np.int32), np.full((queries, wanted), _NEVER, dtype=np.int32)
+
+
+@compiled
+def _add_members(
+    centroids: NDArray[np.int8], groups: NDArray[np.int32], sums: NDArray[np.int64], squares: NDArray[np.int64]
+) -> None:
+    """Into each group's sums (groups, width) and sum of squares (groups,)."""
+    for cell in range(len(centroids)):
+        group = groups[cell]
+        for d in range(centroids.shape[1]):
+            value = np.int64(centroids[cell, d])
+            sums[group, d] += value
+            squares[group] += value * value
+
+
+@compiled
+def _probe(
+    queries: NDArray[np.int8],
+    kept: int,
+    packed: NDArray[np.int8],
+    start: NDArray[np.int32],
+    cells: NDArray[np.int32],
+    products: NDArray[np.int32],
+) -> None:
+    """For each query embedding the nprobe cells with the largest products, best first; of equals, the first cell.
+
+    Nothing is written but what beats the last place, so that all the products never exist at once.
+    """
+    width = queries.shape[1]
+    groups = width // 4
+    blocks = len(start) // LANES
+    last = cells.shape[1] - 1
+    sixteen = np.empty(LANES, dtype=np.int32)
+    for tile in range(0, blocks, _TILE):
+        for first in range(0, kept, 4):
+            at0 = first * width
+            at1, at2, at3 = at0 + width, at0 + 2 * width, at0 + 3 * width
+            bar0 = fill(products[first, last])
+            bar1 = fill(products[first + 1, last])
+            bar2 = fill(products[first + 2, last])
+            bar3 = fill(products[first + 3, last])
+            for block in range(tile, min(tile + _TILE, blocks)):
+                sum0 = load(start, block * 4 * LANES)
+                sum1 = sum0
+                sum2 = sum0
+                sum3 = sum0
+                for group in range(groups):
+                    column = load(packed, (block * groups + group) * 4 * LANES)
+                    sum0 = multiply_add(sum0, splat(queries, at0 + 4 * group), column)
+                    sum1 = multiply_add(sum1, splat(queries, at1 + 4 * group), column)
+                    sum2 = multiply_add(sum2, splat(queries, at2 + 4 * group), column)
+                    sum3 = multiply_add(sum3, splat(queries, at3 + 4 * group), column)
+                if any_larger(sum0, bar0):
+                    store(sixteen, 0, sum0)
+                    bar0 = fill(_insert(sixteen, block, cells[first], products[first]))
+                if any_larger(sum1, bar1):
+                    store(sixteen, 0, sum1)
+                    bar1 = fill(_insert(sixteen, block, cells[first + 1], products[first + 1]))
+                if any_larger(sum2, bar2):
+                    store(sixteen, 0, sum2)
+                    bar2 = fill(_insert(sixteen, block, cells[first + 2], products[first + 2]))
+                if any_larger(sum3, bar3):
+                    store(sixteen, 0, sum3)
+                    bar3 = fill(_insert(sixteen, block, cells[first + 3], products[first + 3]))
+
+
+@compiled
+def _insert(sixteen: NDArray[np.int32], block: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> Any:
+    """Put what beats the last place where it belongs, and give the new last place."""
+    last = len(products) - 1
+    for lane in range(LANES):
+        product = sixteen[lane]
+        if product > products[last]:
+            place = last
+            while place > 0 and products[place - 1] < product:
+                products[place] = products[place - 1]
+                cells[place] = cells[place - 1]
+                place -= 1
+            products[place] = product
+            cells[place] = block * LANES + lane
+    return products[last]
+
+
+@compiled
+def _probe_groups(
+    queries: NDArray[np.int8],
+    kept: int,
+    packed: NDArray[np.int8],
+    start: NDArray[np.int32],
+    first_block: NDArray[np.int64],
+    groups: NDArray[np.int32],
+    cells: NDArray[np.int32],
+    products: NDArray[np.int32],
+) -> None:
+    """As `_probe`, but each query embedding meets the members of its own groups only. Cells are numbers of lanes."""
+    width = queries.shape[1]
+    dwords = width // 4
+    last_group = groups.shape[1] - 1
+    last = cells.shape[1] - 1
+    sixteen = np.empty(LANES, dtype=np.int32)
+    for i in range(kept):
+        bar = fill(products[i, last])
+        for g in range(last_group + 1):
+            following = groups[i, min(g + 1, last_group)]
+            for line in range(first_block[following] * dwords, first_block[following + 1] * dwords):
+                prefetch(packed, line * 4 * LANES)
+            for block in range(first_block[groups[i, g]], first_block[groups[i, g] + 1]):
+                total = load(start, block * 4 * LANES)
+                for dword in range(dwords):
+                    column = load(packed, (block * dwords + dword) * 4 * LANES)
+                    total = multiply_add(total, splat(queries, i * width + 4 * dword), column)
+                if any_larger(total, bar):
+                    store(sixteen, 0, total)
+                    bar = fill(_insert(sixteen, block, cells[i], products[i]))

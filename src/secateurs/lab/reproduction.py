@@ -1,0 +1,199 @@
+"""A reproduction is a file: a collection, settings, and what is expected. `secateurs reproduce NAME` runs it.
+
+They are in lab/reproductions/*.yaml and come with the package; a path to a file of your own works too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from importlib import resources
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from ..corpus import IR_DATASETS
+from ..encoders import DEFAULT_MODEL
+from ..errors import SecateursError, UsageError, require
+from ..index import Index
+from .built_in_collections import make
+from .expectations import Verdict, check_expectations, kind_of, resolve
+from .experiment import evaluate
+from .figures import figures, save_figures
+from .measures import Measures
+from .report import report
+from .results import Results, planned
+from .sweeps import DEPTH, labels, plain, sweep
+from .topics import Topics, read_topics
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What a file in lab/reproductions says."""
+
+    name: str
+    title: str
+    about: str
+    collection: Mapping[str, str]  # {made: NAME}, or {ir_datasets: ID}, which --collection FOLDER can stand in for
+    gather: Sequence[str]  # what the index is prepared for
+    measures: Sequence[str]
+    sweep: Sequence[str]
+    baseline: str
+    expected: Sequence[Mapping[str, Any]]
+    k: int = DEPTH
+    relevant_grade: int = 1
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    results: Results
+    verdicts: Sequence[Verdict]
+
+    @property
+    def agrees(self) -> bool:
+        """Nothing disagrees, and something agrees: that all was skipped shows nothing."""
+        found = {verdict.agrees for verdict in self.verdicts}
+        return True in found and False not in found
+
+
+def reproductions() -> list[Reproduction]:
+    """All that come with the package, by name."""
+    folder = resources.files("secateurs.lab").joinpath("reproductions")
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
+    return [_parse(file.name.removesuffix(".yaml"), file.read_bytes()) for file in files]
+
+
+def find_reproduction(name: str) -> Reproduction:
+    """By its name, or by the path of a file."""
+    if name.endswith((".yaml", ".yml")):
+        if not Path(name).is_file():
+            raise SecateursError(f"there is no file {name}")
+        return _parse(Path(name).stem, Path(name).read_bytes())
+    known = {one.name: one for one in reproductions()}
+    if name not in known:
+        raise UsageError(f"there is no reproduction {name!r}: there are {', '.join(known)}")
+    return known[name]
+
+
+def reproduce(
+    reproduction: Reproduction,
+    folder: str | Path,
+    collection: str | Path | None = None,
+    index: str | Path | None = None,
+    progress: bool | None = None,
+    command: str | None = None,
+) -> Reproduced:
+    """Index the collection, run the experiment, compare. All that is made goes into `folder`; a second start takes the
+    index that is there, and goes on with the searches.
+
+    `collection` is a folder with corpus.jsonl[.gz], queries*.tsv and qrels*; `index` one that is built already.
+    """
+    settings = sweep(*reproduction.sweep, k=reproduction.k)
+    described = [plain(one) for one in settings]
+    rows = planned(zip(labels(described), repeat("secateurs"), described, strict=False))
+    rows.find(reproduction.baseline)
+    resolve(reproduction.expected, rows, reproduction.measures)
+    corpus, topics = _collection(reproduction, collection)
+    Measures(reproduction.measures, topics.qrels)  # a wrong one should be told before the collection is indexed
+    opened = _index(reproduction, Path(folder), corpus, index, progress)
+    results = evaluate(
+        opened,
+        topics,
+        settings,
+        measures=reproduction.measures,
+        relevant_grade=reproduction.relevant_grade,
+        baseline=reproduction.baseline,
+        out=Path(folder) / "results",
+        overwrite=True,
+        progress=progress,
+        about={"reproduction": reproduction.name, **({"command": command} if command else {})},
+    )
+    Path(folder, "report.html").write_text(report(results, reproduction.title), "utf-8")
+    save_figures(figures(results), Path(folder) / "figures")
+    return Reproduced(results, check_expectations(reproduction.expected, results))
+
+
+def _collection(reproduction: Reproduction, folder: str | Path | None) -> tuple[Any, Topics]:
+    """Documents (or what names them), and topics."""
+    source = reproduction.collection
+    if "made" in source:
+        if folder is not None:
+            raise UsageError(f"{reproduction.name} makes its own collection: leave --collection out")
+        made = make(source["made"])
+        return made, made.topics
+    if folder is None:
+        name = f"{IR_DATASETS}{source['ir_datasets']}"
+        return name, read_topics(name, name)
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise SecateursError(f"there is no folder {folder}")
+    corpora = [path for path in sorted(folder.glob("corpus.*")) if path.is_file()]
+    queries = sorted(folder.glob("queries*.tsv"), key=lambda path: (len(path.name), path.name))
+    if not corpora or not queries:
+        raise SecateursError(f"{folder} is no collection: it needs corpus.jsonl (or .gz, .tsv, .csv) and queries.tsv")
+    name = queries[0].name.replace("queries", "qrels").removesuffix(".tsv")
+    qrels = next((path for path in (folder / name, folder / f"{name}.txt") if path.is_file()), folder / name)
+    return corpora[0], read_topics(str(queries[0]), str(qrels))
+
+
+def _index(
+    reproduction: Reproduction, folder: Path, corpus: Any, given: str | Path | None, progress: bool | None
+) -> Index:
+    if given is not None:
+        return Index(given)
+    path, note = folder / "index.sec", folder / "index.source.json"
+    source = {"gather": list(reproduction.gather), **_source(reproduction, corpus)}
+    if path.exists():
+        if not note.is_file() or note.read_text("utf-8") != json.dumps(source):
+            raise SecateursError(f"{path} was made of another collection: choose another --folder, or remove it")
+        return Index(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(source), "utf-8")  # first: an index without it is nobody's
+    documents = getattr(corpus, "documents", corpus)
+    encoder = DEFAULT_MODEL if getattr(corpus, "needs_encoder", True) else None
+    return Index.build(path, documents, encoder=encoder, gather=tuple(reproduction.gather), progress=progress)
+
+
+def _source(reproduction: Reproduction, corpus: Any) -> dict[str, str]:
+    """What the documents are: a file by its contents, so that it may move."""
+    if isinstance(corpus, Path):
+        with corpus.open("rb") as file:
+            return {"sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+    if "made" in reproduction.collection:
+        return {"made": reproduction.collection["made"], "python": platform.python_version()}
+    return dict(reproduction.collection)
+
+
+def _parse(name: str, text: bytes) -> Reproduction:
+    yaml = require("yaml", "lab")
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SecateursError(f"{name}: not YAML ({' '.join(str(error).split())})") from error
+    wanted = {one.name for one in fields(Reproduction)} - {"name"}
+    optional = {"k", "relevant_grade"}
+    if not isinstance(content, dict) or not wanted - optional <= set(content) <= wanted:
+        raise SecateursError(f"{name}: a reproduction has {', '.join(sorted(wanted - optional))}, and may have "
+                             f"{', '.join(sorted(optional))}")  # fmt: skip
+    for field in ("title", "about", "baseline"):
+        if not isinstance(content[field], str):
+            raise SecateursError(f"{name}: {field} is a text, not {content[field]!r}")
+    for field in ("gather", "measures", "sweep", "expected"):
+        if not isinstance(content[field], list) or not (content[field] or field == "gather"):
+            raise SecateursError(f"{name}: {field} is a list with something in it, not {content[field]!r}")
+        if field != "expected" and not all(isinstance(one, str) for one in content[field]):
+            raise SecateursError(f"{name}: {field} is a list of texts, not {content[field]!r}")
+    for field in optional & set(content):
+        if type(content[field]) is not int or content[field] < 1:
+            raise SecateursError(f"{name}: {field} is a whole number of at least 1, not {content[field]!r}")
+    for expectation in content["expected"]:
+        kind_of(expectation)
+    collection = content["collection"]
+    if not isinstance(collection, dict) or list(collection) not in (["made"], ["ir_datasets"]):
+        raise SecateursError(f"{name}: a collection is {{made: NAME}} or {{ir_datasets: ID}}")
+    if not isinstance(next(iter(collection.values())), str):
+        raise SecateursError(f"{name}: a collection has a name, not {collection}")
+    return Reproduction(name=name, **content)

@@ -1,0 +1,277 @@
+"""One index as it is served: the library's verbs, with the encodings of recent queries kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+
+from ..cluster.search.open_index import AnyIndex
+from ..errors import SecateursError, UsageError
+from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
+from .answers import (
+    ChangesAnswer,
+    CurveAnswer,
+    CurvePoint,
+    DocumentAnswer,
+    ExplainAnswer,
+    HitAnswer,
+    InfoAnswer,
+    QueryToken,
+    SearchAnswer,
+    TokenMatch,
+)
+from .highlights import highlights, similarity_map
+from .metrics import Metrics
+from .problems import Problem
+
+_CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
+_MOST_POINTS = 32
+_RUNS = 2  # of each point of a curve: the quicker one is less disturbed by whatever else runs
+_REFRESH_SECONDS = 1.0
+
+_LOG = logging.getLogger("secateurs.service")
+
+
+class Served:
+    def __init__(self, name: str, index: AnyIndex, metrics: Metrics) -> None:
+        self.name, self.index = name, index
+        self._metrics = metrics
+        self._cache = _QueryCache(_CACHE_BYTES)
+        self._writing = Lock()
+        self._refreshed = time.monotonic()
+        self.stale = False  # what another process wrote cannot be read
+        metrics.documents.labels(name).set_function(lambda: len(index))
+
+    def search(self, query: str | EncodedText, settings: Mapping[str, Any], details: bool) -> SearchAnswer:
+        ranking = self._search(query, settings)
+        self._metrics.search(self.name, ranking.stats)
+        index = self.index
+        return SearchAnswer(
+            hits=[
+                HitAnswer(
+                    rank=rank,
+                    docno=hit.docno,
+                    score=hit.score,
+                    text=hit.text,
+                    metadata=dict(hit.metadata),
+                    highlights=highlights(index, ranking.query, hit.docno, hit.text) if details else None,
+                )
+                for rank, hit in enumerate(ranking, start=1)
+            ],
+            kept=list(ranking.kept),
+            plan=asdict(ranking.plan),
+            stats=ranking.stats,
+            tokens=self._tokens(ranking, settings) if details else None,
+        )
+
+    def explain(self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool) -> ExplainAnswer:
+        self._check(query, settings)
+        encoded = self._encode(query)[0]
+        with self._finding(docno):
+            explanation = self.index.explain(encoded, docno, **settings)
+            similarities = similarity_map(self.index, encoded, docno) if with_map else None
+        return ExplainAnswer(
+            docno=docno,
+            score=explanation.score if np.isfinite(explanation.score) else None,
+            gathered=explanation.gathered,
+            rank=explanation.rank,
+            documents_scored=explanation.documents_scored,
+            tokens=[
+                TokenMatch(**asdict(token) | {"similarity": token.similarity if token.match_position >= 0 else None})
+                for token in explanation.tokens
+            ],
+            map=similarities,
+        )
+
+    def curve(self, query: str, settings: Mapping[str, Any], stop: Event) -> CurveAnswer:
+        """The query with every p, or with 32 of them, beside the unpruned ranking, unless nobody waits any longer."""
+        full = self._search(query, {**settings, "p": None})
+        wanted = {hit.docno for hit in full}
+        count = len(full.query)
+        points = []
+        for p in np.unique(np.linspace(1, count, min(count, _MOST_POINTS)).round().astype(int)).tolist():
+            if stop.is_set():
+                raise Problem(503, "not finished: the curve was given up")
+            runs = [full]
+            if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
+                runs = [self._search(full.query, {**settings, "p": p}) for _ in range(_RUNS)]
+            pruned = runs[0]
+            stats = pruned.stats
+            points.append(
+                CurvePoint(
+                    p=p,
+                    documents_gathered=stats.documents_gathered,
+                    documents_scored=stats.documents_scored,
+                    overlap=len(wanted & {hit.docno for hit in pruned}) / max(len(wanted), 1),
+                    milliseconds=min(map(_search_milliseconds, runs)),
+                )
+            )
+        return CurveAnswer(
+            k=full.plan.k, gather=full.plan.gather, documents_in_index=full.stats.documents_in_index, points=points
+        )
+
+    def get(self, docno: str) -> DocumentAnswer:
+        self._refresh()
+        with self._finding(docno):
+            document = self.index.get(docno)
+        return DocumentAnswer(docno=docno, text=document.text, metadata=dict(document.metadata))
+
+    def add(self, documents: Sequence[Document]) -> ChangesAnswer:
+        self._check_documents(documents)
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.add(documents, progress=False)))
+
+    def update(self, documents: Sequence[Document]) -> ChangesAnswer:
+        self._check_documents(documents)
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.update(documents, progress=False)))
+
+    def delete(self, docno: str) -> ChangesAnswer:
+        with self._writing:
+            changes = self.index.delete([docno])
+        if changes.missing:
+            raise self._missing(docno)
+        return ChangesAnswer(**asdict(changes))
+
+    def info(self) -> InfoAnswer:
+        self._refresh()
+        facts = self.index.info()
+        del facts["path"]  # where it lies on the server is nobody's business
+        if "model" in facts["encoder"]:
+            facts["encoder"]["model"] = Path(facts["encoder"]["model"]).name
+        if "shards" in facts:  # nor are the names of machines
+            facts["shards_missing"] = sum(shard["missing"] for shard in facts["shards"])
+            facts["shards"] = len(facts["shards"])
+        return InfoAnswer(name=self.name, **facts)
+
+    def _search(self, query: str | EncodedText, settings: Mapping[str, Any]) -> Ranking:
+        self._check(query, settings)
+        encoded, milliseconds = self._encode(query)
+        ranking: Ranking = self.index.search(encoded, **settings)
+        stats = ranking.stats
+        timed = {**stats.milliseconds, "encode": stats.milliseconds["encode"] + milliseconds}
+        return replace(ranking, stats=replace(stats, milliseconds=timed))
+
+    def _check(self, query: str | EncodedText, settings: Mapping[str, Any]) -> None:
+        """What the library would refuse with the name of a folder in its message."""
+        self._refresh()
+        gather = settings.get("gather", SearchSettings.gather)
+        if gather not in ("auto", *self.index.prepared):
+            raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.prepared)} only")
+        if isinstance(query, str) and not self.index.has_encoder:
+            raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
+
+    def _check_documents(self, documents: Sequence[Document]) -> None:
+        dim = self.index.dim
+        for number, document in enumerate(documents):
+            wrong = None
+            if self.index.has_encoder and document.encoded is not None:
+                wrong = "are made by this index's own encoder: send the text only"
+            elif not self.index.has_encoder and document.encoded is None:
+                wrong = "are missing: this index was built without an encoder"
+            elif document.encoded is not None and document.encoded.embeddings.shape[1] != dim:
+                wrong = f"have {document.encoded.embeddings.shape[1]} dimensions, those of the index {dim}"
+            if wrong:
+                raise Problem.of_field(f"documents.{number}.embeddings", wrong)
+
+    def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
+        """The encoded query, and the milliseconds that took."""
+        started = time.perf_counter()
+        encoded = self._cache.get(query) if isinstance(query, str) else None
+        if isinstance(query, str):
+            self._metrics.cached.labels("no" if encoded is None else "yes").inc()
+        if encoded is None:
+            try:
+                encoded = self.index.encode_query(query)
+            except UsageError as error:
+                raise Problem.of_field("query" if isinstance(query, str) else "embeddings", str(error)) from error
+            if isinstance(query, str):
+                self._cache.put(query, encoded)
+        return encoded, (time.perf_counter() - started) * 1000
+
+    def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
+        query = ranking.query
+        ordered, frequencies = self.index.importance(query, **settings)
+        counts = frequencies.collection_frequency(query.token_ids)
+        kept = set(ranking.kept)
+        return [
+            QueryToken(
+                position=position,
+                token=self.index.token_text(int(query.token_ids[position])),
+                kind=TokenKind(query.token_kinds[position]).name.lower(),
+                collection_frequency=int(counts[position]),
+                importance=importance,
+                kept=position in kept,
+            )
+            for importance, position in enumerate(ordered.tolist(), start=1)
+        ]
+
+    def _missing(self, docno: str) -> Problem:
+        return Problem.of_field("docno", f"there is no document {docno!r} in {self.name}", status=404)
+
+    @contextmanager
+    def _finding(self, docno: str) -> Iterator[None]:
+        """Not found is 404, also if somebody deletes the document just now."""
+        try:
+            yield
+        except SecateursError as error:
+            if docno in self.index:
+                raise
+            raise self._missing(docno) from error
+
+    def _refresh(self) -> None:
+        """See what other processes have written, not more often than each second.
+
+        Not while this process writes: a slow look at an older state must not replace the one just written.
+        """
+        now = time.monotonic()
+        if now - self._refreshed > _REFRESH_SECONDS and self._writing.acquire(blocking=False):
+            try:
+                self._refreshed = now
+                self.index.refresh()
+                self.stale = False
+            except (SecateursError, OSError) as error:
+                if not self.stale:  # said once, not every second
+                    _LOG.warning(
+                        "%s: what was written since cannot be read, so it is not served (%s)", self.name, error
+                    )
+                self.stale = True
+            finally:
+                self._writing.release()
+
+
+def _search_milliseconds(ranking: Ranking) -> float:
+    return ranking.stats.total_milliseconds - ranking.stats.milliseconds["encode"]
+
+
+class _QueryCache:
+    """The least recently asked query makes room, by bytes, because a query may have many embeddings."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most, self._held = most_bytes, 0
+        self._entries: OrderedDict[str, EncodedText] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, text: str) -> EncodedText | None:
+        with self._lock:
+            if text in self._entries:
+                self._entries.move_to_end(text)
+            return self._entries.get(text)
+
+    def put(self, text: str, encoded: EncodedText) -> None:
+        with self._lock:
+            if text not in self._entries:
+                self._entries[text] = encoded
+                self._held += encoded.embeddings.nbytes
+            while self._held > self._most:
+                _, dropped = self._entries.popitem(last=False)
+                self._held -= dropped.embeddings.nbytes

@@ -1,0 +1,118 @@
+"""Which documents are in which cell: learnt, assigned to cells that are there, or put together from several segments.
+
+All three write cell_offsets.npy and cell_documents.npy of one segment, and with `homes` fill in the cell of each
+embedding. See cells.py for the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..gather.cells import Lists
+from ..kernels.clustering import assign, cluster
+from ..kernels.maxsim import whole_dwords
+from .file_names import DOCUMENTS, OFFSETS
+
+Homes = NDArray[np.uint32]
+_BLOCK = 65_536  # rows compared at a time
+_SAMPLE = 64  # one row in so many tells how far rows are from their centroids
+
+
+def learn(
+    folder: Path,
+    offsets: NDArray[np.int64],
+    token_ids: NDArray[np.int32],
+    rows: Any,
+    homes: Homes | None,
+    on_progress: Callable[[int], None] = lambda embeddings: None,
+) -> tuple[NDArray[np.int8], float]:
+    """Cluster int8 rows; give the centroids, and the mean squared distance to expect of other rows of their kind.
+
+    A centroid is the mean of its rows and so nearer to them than to others: without the row itself, the mean of n rows
+    would be n / (n - 1) times as far from it. Lists go to disk as they come; centroids are kept in memory.
+    """
+    centroids, listed, cells_so_far = [], [], 0
+    distances, counted = 0.0, 0
+    lists = folder / "staged.lists"
+    with lists.open("wb") as file:
+        for cells in cluster(lambda some: whole_dwords(rows[some]), token_ids):
+            edges = np.concatenate([[0], np.cumsum(cells.sizes)])
+            documents = (np.searchsorted(offsets, cells.rows, side="right") - 1).astype(np.int32)
+            first_time = np.ones(len(documents), dtype=bool)
+            first_time[1:] = documents[1:] != documents[:-1]
+            first_time[edges[:-1]] = True
+            file.write(documents[first_time].tobytes())
+            own = np.repeat(np.arange(len(cells.sizes)), cells.sizes)  # of each row, the cell within these
+            if homes is not None:
+                homes[cells.rows] = cells_so_far + own
+            some = np.flatnonzero(cells.sizes[own] > 1)[::_SAMPLE]
+            n = cells.sizes[own[some]]
+            squared = _squared(whole_dwords(rows[cells.rows[some]]), cells.centroids[own[some]])
+            distances += float((squared * (n / (n - 1)) ** 2).sum())
+            counted += len(some)
+            centroids.append(cells.centroids)
+            listed.append(np.add.reduceat(first_time, edges[:-1], dtype=np.int64))
+            cells_so_far += len(cells.sizes)
+            on_progress(len(cells.rows))
+    _save(folder, np.concatenate(listed), np.memmap(lists, dtype=np.int32, mode="r"))
+    lists.unlink()
+    return np.concatenate(centroids), distances / max(counted, 1)
+
+
+def place(
+    folder: Path,
+    offsets: NDArray[np.int64],
+    rows: Any,
+    centroids: NDArray[np.int8],
+    homes: Homes | None,
+    on_progress: Callable[[int], None] = lambda embeddings: None,
+) -> float:
+    """Put each int8 row into the cell of its nearest centroid; give the mean squared distance."""
+    total = int(offsets[-1])
+    cells = np.empty(total, dtype=np.int32)
+    distances = 0.0
+    for start in range(0, total, _BLOCK):
+        numbers = np.arange(start, min(start + _BLOCK, total))
+        cells[numbers] = assign(lambda some: whole_dwords(rows[some]), numbers, centroids, None)
+        distances += float(_squared(whole_dwords(rows[start : start + _BLOCK]), centroids[cells[numbers]]).sum())
+        on_progress(len(numbers))
+    if homes is not None:
+        homes[:] = cells
+    documents = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)).astype(np.int32)
+    _save_pairs(folder, cells, documents, len(centroids))
+    return distances / max(total, 1)
+
+
+def join(folder: Path, parts: Iterable[tuple[Lists, NDArray[np.int64]]], cells: int) -> None:
+    """Lists of several segments as those of one. Each comes with its documents' new numbers, -1 for those that go."""
+    pairs = []
+    for lists, renumbered in parts:
+        owners = np.repeat(np.arange(cells, dtype=np.int32), np.diff(lists.offsets))
+        documents = renumbered[lists.documents].astype(np.int32)
+        stay = documents >= 0
+        pairs.append((owners[stay], documents[stay]))
+    _save_pairs(folder, np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs]), cells)
+
+
+def _save_pairs(folder: Path, cells: NDArray[np.int32], documents: NDArray[np.int32], count: int) -> None:
+    """From (cell, document) pairs, ascending by document; a pair may come more than once."""
+    order = np.argsort(cells, kind="stable")
+    cells, documents = cells[order], documents[order]
+    first_time = np.ones(len(cells), dtype=bool)
+    first_time[1:] = (cells[1:] != cells[:-1]) | (documents[1:] != documents[:-1])
+    _save(folder, np.bincount(cells[first_time], minlength=count), documents[first_time])
+
+
+def _save(folder: Path, sizes: NDArray[np.int64], documents: NDArray[np.int32]) -> None:
+    np.save(folder / OFFSETS, np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
+    np.save(folder / DOCUMENTS, documents)
+
+
+def _squared(rows: NDArray[np.int8], centroids: NDArray[np.int8]) -> NDArray[np.int64]:
+    """Of each row."""
+    return np.asarray(((rows.astype(np.int32) - centroids) ** 2).sum(axis=1, dtype=np.int64))

@@ -1,0 +1,120 @@
+"""Every byte of an index has a checksum, and is compared with it before it can matter."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DamagedIndexError, SecateursError
+from ..kernels.simd import compiled
+from .file_names import CELLS_OF_EMBEDDINGS, CENTROIDS, FILES_OF, GROUPS
+from .manifest import REMEDY, Files, open_array, sync_folder
+
+BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
+_CHUNK = 1 << 20
+_CHECKED_WHEN_USED = frozenset(
+    {
+        "embeddings.npy",
+        "token_ids.npy",
+        "token_kinds.npy",
+        "documents.sqlite",
+        CELLS_OF_EMBEDDINGS,
+        CENTROIDS,
+        GROUPS,
+        *chain(*FILES_OF.values()),
+    }
+)
+
+
+def describe_files(folder: Path) -> dict[str, dict[str, int]]:
+    """Size and CRC-32 of every file of a finished folder, which are synced to disk on the way."""
+    described = {}
+    for path in sorted(folder.iterdir()):
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+        described[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
+    sync_folder(folder)
+    sync_folder(folder.parent)
+    return described
+
+
+def check_files(folder: Path, files: Files, every_byte: bool = False) -> None:
+    """Raise if a file is missing, cut short, or altered; files that are checked when used only if `every_byte`."""
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamagedIndexError(f"{path} is missing: {REMEDY}")
+        size = path.stat().st_size
+        if size != expected["bytes"]:
+            raise DamagedIndexError(f"{path} has {size} bytes instead of {expected['bytes']}: {REMEDY}")
+        if every_byte or name not in _CHECKED_WHEN_USED:
+            check_bytes(folder, files, name)
+
+
+def check_bytes(folder: Path, files: Files, name: str) -> None:
+    """Raise if a file is not byte for byte what was written."""
+    try:
+        altered = _crc32(folder / name) != files[name]["crc32"]
+    except FileNotFoundError as error:
+        raise SecateursError(f"{folder / name} is gone: open the index again") from error
+    if altered:
+        raise DamagedIndexError(f"{folder / name} was altered (checksum differs): {REMEDY}")
+
+
+def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
+    starts = range(0, len(rows), BLOCK_ROWS)
+    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].data) for start in starts], dtype=np.uint32)
+
+
+class CheckedRows:
+    """Embeddings on disk whose blocks are checked the first time they are about to be read."""
+
+    def __init__(self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, dtype: str) -> None:
+        self.rows = open_array(path)
+        if len(self.rows) != count or self.rows.dtype != dtype:  # no block covers the file's header
+            raise DamagedIndexError(f"{path} was altered (in its header): {REMEDY}")
+        self._path = path
+        self._checksums = checksums
+        self._block_rows = block_rows
+        self._unchecked = np.ones(len(checksums), dtype=bool)
+
+    def check(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
+        if _all_known(starts, ends, self._block_rows, self._unchecked):
+            return
+        first, last = starts // self._block_rows, (ends - 1) // self._block_rows
+        count = np.where(starts < ends, last - first + 1, 0)
+        before = np.cumsum(count) - count
+        wanted = np.repeat(first - before, count) + np.arange(count.sum())
+        for block in np.unique(wanted[self._unchecked[wanted]]):
+            rows = self.rows[block * self._block_rows : (block + 1) * self._block_rows]
+            if zlib.crc32(rows.data) != self._checksums[block]:
+                raise DamagedIndexError(f"{self._path} was altered (rows from {block * self._block_rows}): {REMEDY}")
+            self._unchecked[block] = False
+
+
+@compiled
+def _all_known(
+    starts: NDArray[np.int64], ends: NDArray[np.int64], block_rows: int, unchecked: NDArray[np.bool_]
+) -> bool:
+    """Whether no block of these rows is still to be checked: nearly always so, and asked by every search."""
+    for i in range(len(starts)):
+        if starts[i] < ends[i]:
+            for block in range(starts[i] // block_rows, (ends[i] - 1) // block_rows + 1):
+                if unchecked[block]:
+                    return False
+    return True
+
+
+def _crc32(path: Path) -> int:
+    checksum = 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum = zlib.crc32(chunk, checksum)
+    return checksum

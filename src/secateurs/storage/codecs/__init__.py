@@ -1,0 +1,1 @@
+"""How an embedding is kept: one file per store."""

@@ -1,0 +1,247 @@
+"""One committed state of an index, opened: what a search reads from beginning to end, whatever is written meanwhile.
+
+Documents have numbers here too, those of the first segment first. A deleted document keeps its number until its
+segment is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property, reduce
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import DamagedIndexError, SecateursError, UsageError
+from ..frequencies import Frequencies
+from ..gather import GATHERERS, Gatherer, check_gatherer
+from ..gather.exhaustive import Exhaustive
+from ..kernels.maxsim import PreparedQuery
+from ..records import EncodedText
+from .checksums import check_files
+from .codebooks import Codebook
+from .codecs.stores import Float16Store, Int8Store, Store
+from .filters import Filter
+from .locks import FolderGoneError, Hold
+from .manifest import (
+    DELETIONS,
+    REMEDY,
+    SEGMENTS,
+    Manifest,
+    open_array,
+    widest,
+)
+from .segments import Segment, read_frequencies
+
+_FILTERS_KEPT = 64
+
+
+class Snapshot:
+    def __init__(self, path: Path, manifest: Manifest, earlier: Snapshot | None = None) -> None:
+        """Parts that an earlier snapshot has open are taken over from it."""
+        self.path = path
+        self.manifest = manifest
+        known: dict[str, Segment] = {}
+        if earlier is not None and earlier.manifest.codebook == manifest.codebook:
+            self.codebook: Codebook = earlier.codebook
+            known = {segment.record.name: segment for segment in earlier.segments}
+        else:
+            self.codebook = Codebook(path, manifest)
+        self.segments: tuple[Segment, ...] = tuple(
+            known[record.name]
+            if record.name in known
+            else Segment(path / SEGMENTS / record.name, record, manifest.store, self.codebook)
+            for record in manifest.segments
+        )
+        sizes = [len(segment) for segment in self.segments]
+        self.firsts = np.cumsum([0, *sizes])  # (segments + 1,): the number of each segment's first document
+        self.live: NDArray[np.bool_] | None = None  # which documents are not deleted; None: all
+        self._gone: list[Frequencies] = []
+        self._holds: list[Hold] = []
+        for first, record in zip(self.firsts.tolist(), manifest.segments, strict=False):
+            if record.deletions is not None:
+                folder = path / DELETIONS / record.deletions.name
+                self._holds.append(Hold(folder))
+                check_files(folder, record.deletions.files)
+                if self.live is None:
+                    self.live = np.ones(sum(sizes), dtype=bool)
+                self.live[first + open_array(folder / "numbers.npy")] = False
+                self._gone.append(read_frequencies(folder))
+        self._gatherers: dict[str, Gatherer] = {}
+        self._filters: OrderedDict[str, Filtered] = OrderedDict()
+        self._lock = Lock()
+
+    @classmethod
+    def open(cls, path: Path, earlier: Snapshot | None = None) -> Snapshot:
+        """The newest state. A writer may replace it between two reads: then what is newer still is opened."""
+        manifest = Manifest.read(path)
+        while True:
+            try:
+                return cls(path, manifest, earlier)
+            except (SecateursError, OSError) as error:
+                newer = Manifest.read(path)
+                if newer == manifest:
+                    if isinstance(error, FolderGoneError):
+                        raise DamagedIndexError(f"{error.folder} is missing: {REMEDY}") from error
+                    raise
+                manifest = newer
+
+    def __len__(self) -> int:
+        return sum(record.live_documents for record in self.manifest.segments)
+
+    @cached_property
+    def frequencies(self) -> Frequencies:
+        """Token frequencies of the live documents."""
+        total = reduce(Frequencies.__add__, (segment.frequencies for segment in self.segments), Frequencies.none())
+        return reduce(Frequencies.__sub__, self._gone, total)
+
+    @cached_property
+    def prepared(self) -> tuple[str, ...]:
+        """The ways of gathering that this index can do, the default first."""
+        empty = not any(record.embeddings for record in self.manifest.segments)
+        return tuple(name for name in GATHERERS if name == "exhaustive" or empty or name in self.manifest.gather)
+
+    @cached_property
+    def store(self) -> Store:
+        if self.manifest.store == "float16":
+            return Float16Store()
+        int8 = self.codebook.int8
+        assert int8 is not None
+        return Int8Store(int8.centre, int8.step, widest(self.manifest.segments))
+
+    def gatherer(self, name: str) -> Gatherer:
+        with self._lock:  # opened once, however many threads come for it
+            if name not in self._gatherers:
+                self._gatherers[name] = self._open_gatherer(name)
+            return self._gatherers[name]
+
+    def _open_gatherer(self, name: str) -> Gatherer:
+        check_gatherer(name)
+        if name not in self.prepared:
+            raise SecateursError(f'{self.path} was built without gather="{name}": build it again with  --gather {name}')
+        embedded = [
+            (first, len(segment), segment)
+            for first, segment in zip(self.firsts.tolist(), self.segments, strict=False)
+            if segment.record.embeddings
+        ]
+        if name == "exhaustive" or not embedded:
+            lengths = [np.diff(segment.offsets) for segment in self.segments]
+            return Exhaustive(np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
+        if name == "faiss":
+            from ..gather.faiss_ivfpq import FaissIVFPQ
+
+            return FaissIVFPQ([(first, count, segment.faiss) for first, count, segment in embedded])
+        from ..gather.cells import Cells
+
+        lists = [(first, count, segment.lists) for first, count, segment in embedded]
+        return Cells(self.codebook.cells, lists, int(self.firsts[-1]))
+
+    def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
+        """Eq. 1 for each of the documents; with k, only the k best need be right."""
+        if len(self.segments) == 1:
+            return self.segments[0].score(query, documents, k)
+        scores = np.empty(len(documents))
+        for segment, places, numbers in self.by_segment(documents):
+            scores[places] = segment.score(query, numbers, k)
+        return scores
+
+    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Every token of a document with every query embedding, (tokens, query embeddings); and the tokens' ids."""
+        segment, number = self.place(self.number(docno))
+        start, end = segment.offsets[number : number + 2]
+        return segment.similarities(self.store.prepare(query.embeddings), number), segment.token_ids[start:end]
+
+    def by_segment(self, documents: NDArray[np.int64]) -> list[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
+        """For each segment that has some of the documents: their places in the array, their numbers in the segment."""
+        homes = np.searchsorted(self.firsts, documents, side="right") - 1
+        parts = []
+        for i in np.unique(homes).tolist():
+            places = np.flatnonzero(homes == i)
+            parts.append((self.segments[i], places, documents[places] - self.firsts[i]))
+        return parts
+
+    def find(self, docno: str) -> int | None:
+        """The number of a live document."""
+        if not isinstance(docno, str):
+            raise UsageError(f"a docno is a text, not {docno!r}")
+        for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
+            number = segment.documents.number(docno)
+            if number is not None and (self.live is None or self.live[first + number]):
+                return int(first + number)
+        return None
+
+    def number(self, docno: str) -> int:
+        found = self.find(docno)
+        if found is None:
+            raise self._missing(docno)
+        return found
+
+    def find_all(self, docnos: Sequence[str]) -> dict[str, int]:
+        """The numbers of those that are live documents."""
+        found: dict[str, int] = {}
+        for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
+            for docno, number in segment.documents.numbers(docnos).items():
+                if self.live is None or self.live[first + number]:
+                    found[docno] = first + number
+        return found
+
+    def numbers(self, docnos: Sequence[str]) -> NDArray[np.int64]:
+        """The numbers of documents that must be there."""
+        found = self.find_all(docnos)
+        for docno in docnos:
+            if docno not in found:
+                raise self._missing(docno)
+        return np.array([found[docno] for docno in docnos], dtype=np.int64)
+
+    def _missing(self, docno: str) -> SecateursError:
+        return SecateursError(f"no document {docno!r} in {self.path}")
+
+    def place(self, number: int) -> tuple[Segment, int]:
+        """The segment a document is in, and its number there."""
+        home = int(np.searchsorted(self.firsts, number, side="right")) - 1
+        return self.segments[home], number - int(self.firsts[home])
+
+    def docnos(self, documents: Sequence[int] | NDArray[np.int64]) -> list[str]:
+        docnos = [""] * len(documents)
+        for segment, places, numbers in self.by_segment(np.asarray(documents, dtype=np.int64)):
+            for place, docno in zip(places.tolist(), segment.documents.docnos(numbers.tolist()), strict=True):
+                docnos[place] = docno
+        return docnos
+
+    def filtered(self, where: str) -> Filtered:
+        """What a filter leaves. The last few are remembered."""
+        with self._lock:
+            if where in self._filters:
+                self._filters.move_to_end(where)
+                return self._filters[where]
+        made = Filtered(self, Filter.parse(where))
+        with self._lock:
+            self._filters[where] = made
+            if len(self._filters) > _FILTERS_KEPT:
+                self._filters.popitem(last=False)
+        return made
+
+
+class Filtered:
+    """The documents of a snapshot that a filter lets through."""
+
+    def __init__(self, snapshot: Snapshot, condition: Filter) -> None:
+        parts = [condition.mask(segment.documents, len(segment)) for segment in snapshot.segments]
+        self.allowed = np.concatenate([np.zeros(0, dtype=bool), *parts])
+        if snapshot.live is not None:
+            self.allowed &= snapshot.live
+        self.count = int(self.allowed.sum())
+        self._segments = snapshot.segments
+
+    @cached_property
+    def frequencies(self) -> Frequencies:
+        """Token frequencies of these documents alone."""
+        total = Frequencies.none()
+        first = 0
+        for segment in self._segments:
+            total += segment.frequencies_of(np.flatnonzero(self.allowed[first : first + len(segment)]))
+            first += len(segment)
+        return total

@@ -1,0 +1,94 @@
+"""Where a new index goes: made in a hidden folder beside its place, and moved there when it is finished."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from ..errors import SecateursError
+from .locks import sweep, write_lock
+from .manifest import MANIFEST, MANIFEST_COPY, Manifest, sync_folder
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Raise if an index may not be made there: before any work is done."""
+    if not target.exists():
+        return
+    if (target / MANIFEST).is_file():
+        if not overwrite:
+            raise SecateursError(f"there is an index at {target} already: choose another name, or allow overwriting")
+    elif not target.is_dir() or any(target.iterdir()):
+        raise SecateursError(f"{target} exists and is not an index: it is left as it is, choose another name")
+
+
+def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool) -> None:
+    """Let `fill` make the index in a hidden folder beside the target; only a finished one gets the target's name.
+
+    An index that is there already is replaced by one rename, that of its manifest: whoever opens it, and whenever the
+    power fails, finds the old one or the new one.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    hidden = target.parent / f".{target.name}.building-{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    hidden.mkdir()
+    try:
+        manifest = fill(hidden)
+        if (target / MANIFEST).is_file():
+            with write_lock(target):
+                check_target(target, overwrite)  # somebody may have been first
+                for part, name in manifest.named():
+                    (target / part).mkdir(exist_ok=True)
+                    (hidden / part / name).rename(target / part / name)
+                    sync_folder(target / part)
+                manifest = replace(manifest, commit=_last_commit(target) + 1)
+                manifest.write(target)
+                sweep(target, manifest)
+        else:
+            manifest.write(hidden)
+            if target.is_dir():
+                target.rmdir()  # empty, see check_target
+            hidden.rename(target)
+            sync_folder(target.parent)
+    finally:
+        if hidden.exists():
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _last_commit(target: Path) -> int:
+    for name in (MANIFEST, MANIFEST_COPY):
+        with suppress(SecateursError):
+            return Manifest.read(target, name).commit
+    return 0  # it cannot be read, which may be why it is replaced
+
+
+def remove_leftovers(target: Path) -> None:
+    """Folders of builds on this machine whose process is gone, for instance by a power cut."""
+    prefix = f".{target.name}.building-{platform.node()}-"
+    with suppress(OSError):
+        _remove_leftovers(target.parent, prefix)
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    for path in folder.iterdir():
+        if path.name.startswith(prefix):
+            pid = path.name.removeprefix(prefix).partition("-")[0]
+            if pid.isdigit() and not _runs(int(pid)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # asking is not harmless there; leave the folder
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
