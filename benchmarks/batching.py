@@ -20,7 +20,8 @@ from service_load import questions
 
 from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.gather.cells import Cells
+from secateurs.gather import gatherer as gatherer_of
+from secateurs.gather.cells import CellGatherer
 from secateurs.kernels.maxsim import round_query
 
 SIZES = (1, 2, 4, 8)
@@ -33,9 +34,9 @@ def main() -> None:
     parser.add_argument("index", type=Path)
     options = parser.parse_args()
     index = Index(options.index)
-    encoder, gatherer = index.encoder, index.snapshot.gatherer("cells")
+    encoder, gatherer = index.encoder, gatherer_of(index.snapshot, "cells")
     assert isinstance(encoder, OnnxEncoder)
-    assert isinstance(gatherer, Cells)
+    assert isinstance(gatherer, CellGatherer)
     texts = [text for text in questions(index) if len(encoder._query_positions(text).token_ids) == 32][: 8 * ROUNDS]
     alone = [encoder.encode_query(text).embeddings for text in texts]
     spent: dict[tuple[str, int], list[float]] = {}
@@ -81,8 +82,8 @@ def encode(encoder: OnnxEncoder, texts: list[str]) -> np.ndarray:
     return (flat / np.linalg.norm(flat, axis=-1, keepdims=True)).reshape(*states.shape[:2], -1)
 
 
-def probe(cells: Cells, embeddings: np.ndarray) -> None:
-    """The nearest 32 cells of each embedding, as Cells.gather looks for them."""
+def probe(cells: CellGatherer, embeddings: np.ndarray) -> None:
+    """The nearest 32 cells of each embedding, as CellGatherer.gather looks for them."""
     rounded, _ = round_query(embeddings)
     cells._centroids.nearest(rounded, NPROBE + 1)
 

@@ -34,7 +34,7 @@ say = Console(stderr=True).print
 def export(folder: Path, cache: Path, most_queries: int) -> tuple[Path, list[ir_measures.Qrel], list[str], list[str]]:
     """The collection as benchmarks/peers/common.py wants it; its judgements, qids and docnos."""
     index = encode(folder, cache)
-    (segment,) = index.segments
+    (segment,) = index.snapshot.segments
     texts, qrels = read_queries(folder, most_queries)
     data = cache / f"{folder.name}.data"
     docnos = segment.documents.docnos(range(len(segment)))

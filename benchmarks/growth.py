@@ -32,7 +32,7 @@ def grow(folder: Path, cache: Path, most_documents: int, embeddings: int, most_q
         return data
     data.mkdir(exist_ok=True)
     index = encode(folder, cache, most_documents)
-    (segment,) = index.segments
+    (segment,) = index.snapshot.segments
     real, token_ids = segment.embeddings.rows, np.asarray(segment.token_ids)
     lengths = np.diff(segment.offsets)
     copies = -(-embeddings // len(real))

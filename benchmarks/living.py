@@ -57,7 +57,7 @@ def grow(documents: list[Document], scratch: Path, batch: int, queries: list[Enc
         living.add(documents[start : start + batch])
         added.append(perf_counter() - began)
     grown = living.info()
-    learnt, most_segments = living.manifest.codebook.embeddings, len(living.segments)
+    learnt, most_segments = living.manifest.codebook.embeddings, len(living.snapshot.segments)
     fresh = Index.build(scratch / "fresh.sec", documents, encoder=None, overwrite=True)
     exact = [top(whole, query, gather="exhaustive") for query in progress(queries, "exact")]
     rows = [("grown tenfold", len(living), compare({"living": living, "fresh": fresh}, queries, exact))]
@@ -82,7 +82,8 @@ def grow(documents: list[Document], scratch: Path, batch: int, queries: list[Enc
     print(f"{1000 * median(added):.0f} in the median, {max(added):.1f} s at most.")
     print(f"{most_segments} segments then; cells learnt from {learnt:,} of {grown['embeddings']:,} embeddings.")
     print(
-        f"{len(steps)} deletes took {1000 * deleting / len(steps):.0f} ms each; {len(living.segments)} segments then."
+        f"{len(steps)} deletes took {1000 * deleting / len(steps):.0f} ms each; "
+        f"{len(living.snapshot.segments)} segments then."
     )
     living.check()
 

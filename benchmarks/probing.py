@@ -25,10 +25,11 @@ import faiss
 import numpy as np
 
 from secateurs import EncodedText, Index, prune
-from secateurs.gather.cells import Cells, Lists
+from secateurs.gather.cells import CellGatherer
 from secateurs.kernels import clustering, probing
 from secateurs.kernels.maxsim import round_query
 from secateurs.storage import cell_lists
+from secateurs.storage.cell_lists import CellLists
 from secateurs.storage.file_names import DOCUMENTS, OFFSETS
 
 KEPT, NEAREST = 8, 33
@@ -70,9 +71,9 @@ def read_queries(data: Path) -> list[EncodedText]:
     return [EncodedText(embeddings[a:b], ids[a:b], kinds[a:b]) for a, b in pairwise(offsets.tolist())]
 
 
-def learn(index: Index, cells: int) -> tuple[np.ndarray, Lists]:
+def learn(index: Index, cells: int) -> tuple[np.ndarray, CellLists]:
     """About so many cells. Fewer than there are token types can only be had by ignoring these."""
-    (segment,) = index.segments
+    (segment,) = index.snapshot.segments
     tokens = np.asarray(segment.token_ids)
     if cells < len(index.frequencies.token_ids):
         tokens = np.zeros_like(tokens)
@@ -80,7 +81,7 @@ def learn(index: Index, cells: int) -> tuple[np.ndarray, Lists]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         centroids, _ = cell_lists.learn(folder, segment.offsets, tokens, segment.embeddings.rows, None)
-        return centroids, Lists(np.load(folder / OFFSETS), np.load(folder / DOCUMENTS))
+        return centroids, CellLists(np.load(folder / OFFSETS), np.load(folder / DOCUMENTS))
 
 
 def compare(
@@ -134,7 +135,7 @@ def compare(
 
 def whole_searches(
     index: Index,
-    lists: Lists,
+    lists: CellLists,
     kernel: probing.Centroids,
     groups: probing.Centroids,
     queries: list[EncodedText],
@@ -142,7 +143,7 @@ def whole_searches(
 ) -> list[str]:
     """For each of the settings: recall with the kernel and with groups, and the ratio of the times of gathering."""
     documents = len(index)
-    ways = [Cells(centroids, [(0, documents, lists)], documents) for centroids in (kernel, groups)]
+    ways = [CellGatherer(centroids, [(0, documents, lists)], documents) for centroids in (kernel, groups)]
     line = []
     for settings in SETTINGS.values():
         recall: list[list[float]] = [[], []]

@@ -52,7 +52,7 @@ def main() -> None:
                 index = Index.build(Path(folder) / store, documents, encoder=None, store=store, gather=())
                 found = {qid: index.search(query, gather="exhaustive") for qid, query in queries.items()}
                 run = {qid: [(hit.docno, hit.score) for hit in ranking] for qid, ranking in found.items()}
-                files = index.segments[0].record.files
+                files = index.snapshot.segments[0].record.files
                 width = sum(files[name]["bytes"] for name in STORED if name in files) / len(rows)
             shared = [len({d for d, _ in run[qid]} & {d for d, _ in exact[qid]}) / len(exact[qid]) for qid in queries]
             ndcg = measure(qrels, run, ["nDCG@10"])["nDCG@10"]

@@ -52,7 +52,7 @@ def open_on(ray_cluster: Any) -> Iterator[Callable[..., ShardedIndex]]:
 
 
 def actors(index: ShardedIndex) -> list[list[Any]]:
-    return [[replica.actor for replica in replicas] for replicas in index._members._fleet._replicas]  # type: ignore[attr-defined]
+    return [[replica.actor for replica in replicas] for replicas in index._shards._fleet._replicas]  # type: ignore[attr-defined]
 
 
 def pid_of(actor: Any) -> int:
@@ -114,8 +114,8 @@ def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
 
     def everybody_is_back() -> bool:
         many.search(ASKED[0])
-        replicas = [replica for some in many._members._fleet._replicas for replica in some]  # type: ignore[attr-defined]
-        return all(many._members._fleet._is_well(replica) for replica in replicas)  # type: ignore[attr-defined]
+        replicas = [replica for some in many._shards._fleet._replicas for replica in some]  # type: ignore[attr-defined]
+        return all(many._shards._fleet._is_well(replica) for replica in replicas)  # type: ignore[attr-defined]
 
     wait_until(everybody_is_back)
     everything = pickle.dumps(([document.docno for document in DOCUMENTS],))
@@ -220,7 +220,7 @@ def test_what_the_caller_did_wrong_is_told_and_nobody_is_blamed(
             many.search(ASKED[0], where="i >>> sideways")
         with pytest.raises(SecateursError, match="no document 'nobody'"):
             many.get("nobody")
-    assert not any(replica.suspect for some in many._members._fleet._replicas for replica in some)  # type: ignore[attr-defined]
+    assert not any(replica.suspect for some in many._shards._fleet._replicas for replica in some)  # type: ignore[attr-defined]
     assert len(many.search(ASKED[0])) == 10
 
 

@@ -1,10 +1,10 @@
-"""Cells: every embedding in one, each cell of one token, the same on any number of threads."""
+"""Clusters: every embedding in one, each cell of one token, the same on any number of threads."""
 
 import numpy as np
 import pytest
 
 from secateurs.kernels import clustering
-from secateurs.kernels.clustering import Cells, cluster
+from secateurs.kernels.clustering import Clusters, cluster
 
 
 def blobs(types: int, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -17,9 +17,9 @@ def blobs(types: int, rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]
     return vectors[order], token_ids[order]
 
 
-def together(vectors: np.ndarray, token_ids: np.ndarray, **options: int) -> Cells:
+def together(vectors: np.ndarray, token_ids: np.ndarray, **options: int) -> Clusters:
     parts = list(cluster(lambda some: vectors[some], token_ids, **options))
-    return Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    return Clusters(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def test_every_row_is_in_exactly_one_cell_and_no_cell_is_empty() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import soak
 
-from secateurs.storage.manifest import write_whole
+from secateurs.storage.files import write_atomically
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
 
@@ -52,14 +52,14 @@ def test_without_room_on_the_disk_nothing_changes(path: Path) -> None:
 
 
 def test_a_file_for_which_there_is_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_whole(tmp_path / "plan.json", b"old")
+    write_atomically(tmp_path / "plan.json", b"old")
 
     def no_room(handle: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", no_room)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(tmp_path / "plan.json", b"new")
+        write_atomically(tmp_path / "plan.json", b"new")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
 
 

@@ -5,7 +5,7 @@ import pytest
 from conftest import random_text
 
 from secateurs import EncodedText, SearchSettings
-from secateurs.effort import plan
+from secateurs.effort import make_plan
 from secateurs.errors import UsageError
 from secateurs.records import TokenKind
 
@@ -19,7 +19,7 @@ def query_of(words: int) -> EncodedText:
 
 
 def kept(words: int, **settings: object) -> int | None:
-    return plan(SearchSettings(**settings), query_of(words), EVERYTHING, 10_000).p  # type: ignore[arg-type]
+    return make_plan(SearchSettings(**settings), query_of(words), EVERYTHING, 10_000).p  # type: ignore[arg-type]
 
 
 def test_p_follows_the_words_of_the_query() -> None:
@@ -35,7 +35,7 @@ def test_a_long_query_keeps_half_of_what_is_beyond_sixteen_words() -> None:
 def test_what_is_asked_for_is_done_at_any_effort() -> None:
     for effort in ("fast", "balanced"):
         settings = SearchSettings(p=3, gather="cells", nprobe=5, candidates=77, effort=effort)
-        made = plan(settings, query_of(8), EVERYTHING, 10_000)
+        made = make_plan(settings, query_of(8), EVERYTHING, 10_000)
         assert (made.p, made.gather, made.nprobe, made.candidates) == (3, "cells", 5, 77)
 
 
@@ -44,24 +44,24 @@ def test_p_none_prunes_nothing() -> None:
 
 
 def test_the_paper_is_followed_where_faiss_gathers() -> None:
-    made = plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING, 10_000)
+    made = make_plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING, 10_000)
     assert (made.p, made.k_prime, made.nprobe) == (None, 1000, 10)
 
 
 def test_the_best_way_of_gathering_that_is_prepared_is_taken() -> None:
     for prepared in (EVERYTHING, EVERYTHING[1:], EVERYTHING[2:]):
-        assert plan(SearchSettings(), query_of(8), prepared, 10_000).gather == prepared[0]
-    assert plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING, 10_000).gather == "exhaustive"
+        assert make_plan(SearchSettings(), query_of(8), prepared, 10_000).gather == prepared[0]
+    assert make_plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING, 10_000).gather == "exhaustive"
 
 
 def test_large_collections_are_searched_more_widely() -> None:
-    chosen = [plan(SearchSettings(), query_of(8), EVERYTHING, documents) for documents in (50_000, 800_000)]
+    chosen = [make_plan(SearchSettings(), query_of(8), EVERYTHING, documents) for documents in (50_000, 800_000)]
     assert [(one.nprobe, one.candidates) for one in chosen] == [(32, 256), (64, 1024)]
 
 
 def test_there_are_always_enough_candidates_for_k() -> None:
-    assert plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 4000
-    assert plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING, 10_000).candidates == 100
+    assert make_plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 4000
+    assert make_plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING, 10_000).candidates == 100
 
 
 def test_an_unknown_effort_names_the_known_ones() -> None:
@@ -71,11 +71,11 @@ def test_an_unknown_effort_names_the_known_ones() -> None:
 
 def test_an_index_no_larger_than_the_candidates_is_scored_whole() -> None:
     for documents, gather in ((0, "exhaustive"), (256, "exhaustive"), (257, "cells")):
-        assert plan(SearchSettings(), query_of(8), EVERYTHING, documents).gather == gather
-    assert plan(SearchSettings(gather="cells"), query_of(8), EVERYTHING, 5).gather == "cells"
+        assert make_plan(SearchSettings(), query_of(8), EVERYTHING, documents).gather == gather
+    assert make_plan(SearchSettings(gather="cells"), query_of(8), EVERYTHING, 5).gather == "cells"
 
 
 @pytest.mark.parametrize("gather", ["cells", "faiss"])
 def test_exact_and_approximate_gathering_contradict_each_other(gather: str) -> None:
     with pytest.raises(UsageError, match="scores every document"):
-        plan(SearchSettings(effort="exact", gather=gather), query_of(8), EVERYTHING, 10_000)
+        make_plan(SearchSettings(effort="exact", gather=gather), query_of(8), EVERYTHING, 10_000)

@@ -33,7 +33,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     ]
     index = Index.build(tmp_path_factory.mktemp("where") / "i.sec", documents[:3], encoder=None)
     index.add(documents[3:])
-    assert len(index.segments) == 2
+    assert len(index.snapshot.segments) == 2
     return index
 
 

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
+from secateurs import gather as gathering
 from secateurs.errors import SecateursError, UsageError
-from secateurs.gather.faiss_ivfpq import _recipe
+from secateurs.gather import gatherer
 from secateurs.kernels.maxsim import round_query
 from secateurs.records import SearchPlan
+from secateurs.storage.faiss_file import _recipe
 from secateurs.storage.file_names import CELLS
-from secateurs.storage.snapshot import Snapshot
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def test_fewer_neighbours_than_k_prime_never_become_the_last_document(tmp_path: 
 
 def test_faiss_finds_the_documents_that_own_the_nearest_embeddings(large: Index) -> None:
     """Against Eq. 2 computed exactly: nearly all the true owners are found when every partition is looked into."""
-    segment = large.segments[0]
+    segment = large.snapshot.segments[0]
     rows = large.snapshot.store.decode(np.asarray(segment.embeddings.rows))
     owners = np.repeat(np.arange(len(segment)), np.diff(segment.offsets))
     recalls = []
@@ -156,7 +157,7 @@ def test_partitions_and_codes_follow_the_size_and_the_dimension() -> None:
 
 
 def cells_of(index: Index) -> list[np.ndarray]:
-    homes = (index.snapshot.codebook.folder, index.segments[0].folder, index.segments[0].folder)
+    homes = (index.snapshot.codebook.folder, index.snapshot.segments[0].folder, index.snapshot.segments[0].folder)
     return [np.load(folder / name) for folder, name in zip(homes, CELLS, strict=True)]
 
 
@@ -187,7 +188,7 @@ def test_cells_give_the_documents_with_the_best_approximate_scores(
     expected = approximate_scores(large, query, nprobe)
     plan = SearchPlan(1, None, "icf", "cells", 1, nprobe, wanted)
     for _ in range(2):  # the second time on sums that the first has to have cleared
-        documents, seen = large.snapshot.gatherer("cells").gather(query, plan)
+        documents, seen = gatherer(large.snapshot, "cells").gather(query, plan)
         assert seen == len(expected)
         assert len(documents) == len(set(documents.tolist())) == min(wanted, seen)
         got = [expected[document] for document in documents.tolist()]
@@ -195,7 +196,7 @@ def test_cells_give_the_documents_with_the_best_approximate_scores(
 
 
 def test_a_document_is_listed_once_in_each_cell_that_has_an_embedding_of_it(large: Index) -> None:
-    segment = large.segments[0]
+    segment = large.snapshot.segments[0]
     centroids, offsets, listed = cells_of(large)
     assert len(offsets) == len(centroids) + 1
     for first, last in pairwise(offsets.tolist()):
@@ -260,8 +261,8 @@ def test_one_cell_each_is_enough_to_tell_who_has_all_the_words(tmp_path: Path) -
 
 def test_cold_threads_open_the_gatherer_once(large: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    real = Snapshot._open_gatherer
-    monkeypatch.setattr(Snapshot, "_open_gatherer", lambda self, name: opened.append(name) or real(self, name))
+    real = gathering._open
+    monkeypatch.setattr(gathering, "_open", lambda snapshot, name: opened.append(name) or real(snapshot, name))
     cold = Index(large.path)
     queries = [random_text(np.random.default_rng(seed), 6) for seed in range(40)]
     assert len(list(cold.search_many(queries, threads=8))) == 40

@@ -131,7 +131,7 @@ def test_a_row_under_another_number_is_found_out(sound: Path, tmp_path: Path) ->
         connection.execute("UPDATE documents SET number = 2 WHERE number = 3")
         connection.execute("UPDATE documents SET number = 3 WHERE number = 100")
     with pytest.raises(DamagedIndexError, match="document 2"):
-        Index(tmp_path / "i.sec").segments[0].documents.get([2])
+        Index(tmp_path / "i.sec").snapshot.segments[0].documents.get([2])
 
 
 def test_searching_writes_nothing(sound: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_after_any_changes_the_index_is_that_of_its_documents(
             held = {docno: item for docno, item in held.items() if docno not in known}
         elif verb == "compact":
             index.compact()
-            assert len(index.segments) == 1
+            assert len(index.snapshot.segments) == 1
         else:
             index = Index(path)
         assert len(index) == len(held)
@@ -136,7 +136,7 @@ def test_many_small_adds_leave_few_segments_and_one_codebook(tmp_path: Path) -> 
     index = build_random(tmp_path / "i.sec", 300, gather=("cells", "faiss"))
     for number in range(40):
         index.add([document(f"new{number}", number)])
-        assert len(index.segments) <= 4
+        assert len(index.snapshot.segments) <= 4
     assert len(index) == 340
     index.check()
     assert folders(tmp_path / "i.sec") == set(index.manifest.named())
@@ -154,10 +154,10 @@ def test_merged_cells_are_the_cells_of_the_segments(tmp_path: Path) -> None:
         index.add([document(f"new{number}-{i}", 10 * number + i) for i in range(5)])
     index.delete(["new0-3"])
     queries = [random_text(np.random.default_rng(seed), 4) for seed in range(20)]
-    assert len(index.segments) == 3
+    assert len(index.snapshot.segments) == 3
     before = [index.search(query, gather="cells", nprobe=4, candidates=50) for query in queries]
     index.add([document("last", 99)])  # the fourth of its size
-    assert len(index.segments) == 1
+    assert len(index.snapshot.segments) == 1
     index.delete(["last"])
     for query, was in zip(queries, before, strict=True):
         now = index.search(query, gather="cells", nprobe=4, candidates=50)
@@ -407,9 +407,9 @@ def test_a_change_whose_tidying_fails_is_made_and_says_so(tmp_path: Path, monkey
         with pytest.warns(UserWarning, match=r"no space left on device\): the next change tries again"):
             assert index.add([document("n2", 2)]).added == 1
     assert "n2" in Index(tmp_path / "i.sec")
-    assert len(index.segments) == 4
+    assert len(index.snapshot.segments) == 4
     index.add([document("n3", 3)])
-    assert len(index.segments) == 1
+    assert len(index.snapshot.segments) == 1
     assert folders(tmp_path / "i.sec") == set(index.manifest.named())
 
 

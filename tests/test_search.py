@@ -35,7 +35,7 @@ def test_icf_keeps_the_words_that_matter(index: Index) -> None:
 
 
 def test_exhaustive_search_is_eq_1_on_the_stored_embeddings(index: Index, encoded_queries: list[EncodedText]) -> None:
-    segment = index.segments[0]
+    segment = index.snapshot.segments[0]
     rows = index.snapshot.store.decode(np.asarray(segment.embeddings.rows))
     for query in encoded_queries[:3]:
         expected = maxsim(query.embeddings, rows, segment.offsets[:-1], segment.offsets[1:])
@@ -60,8 +60,15 @@ def test_no_hit_comes_twice_and_there_are_k_if_k_were_gathered(index: Index) -> 
         assert [h.score for h in ranking] == sorted((h.score for h in ranking), reverse=True)
 
 
-def test_an_empty_query_text_still_ranks_and_an_empty_encoding_scores_zero(index: Index) -> None:
-    assert len(index.search("", k=5)) == 5
+@pytest.mark.parametrize("query", ["", "   ", "\n\t"])
+def test_an_empty_query_is_an_error(index: Index, query: str) -> None:
+    with pytest.raises(UsageError, match="the query is empty"):
+        index.search(query)
+    with pytest.raises(UsageError, match="the query is empty"):
+        index.explain(query, "argparse")
+
+
+def test_an_empty_encoding_scores_zero(index: Index) -> None:
     nothing = EncodedText(np.zeros((0, index.manifest.dim)), [], [])
     assert len(index.search(nothing)) == 0
     assert {hit.score for hit in index.search(nothing, gather="exhaustive")} == {0.0}

@@ -26,6 +26,8 @@ from secateurs.service.served_index import _QueryCache
 
 QUERY = "how do I read a zip archive"
 
+UNTIMED = {"milliseconds": 0, "loading_milliseconds": 0}
+
 
 @pytest.fixture(scope="module")
 def library(index_path: Path, encoder: OnnxEncoder) -> Index:
@@ -73,7 +75,7 @@ def test_search_answers_what_the_library_answers(client: TestClient, library: In
     assert answer["kept"] == list(ranking.kept)
     assert answer["plan"] == asdict(ranking.plan)
     expected = asdict(ranking.stats)
-    assert {**answer["stats"], "milliseconds": 0} == {**expected, "milliseconds": 0}
+    assert answer["stats"] | UNTIMED == expected | UNTIMED
     assert answer["stats"]["milliseconds"].keys() == expected["milliseconds"].keys()
 
 

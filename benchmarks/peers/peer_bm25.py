@@ -60,7 +60,7 @@ def search(loaded: Any, query: Query, k: int, candidates: int) -> Any:
 
     retriever, index = loaded
     words = bm25s.tokenize([query.text], show_progress=False)
-    (segment,) = index.segments
+    (segment,) = index.snapshot.segments
     found, scores = retriever.retrieve(words, k=min(candidates, len(segment)), show_progress=False)
     documents = np.sort(found[0][scores[0] > 0]).astype(np.int64)
     exact = segment.score(index.snapshot.store.prepare(query.encoded.embeddings), documents, k)

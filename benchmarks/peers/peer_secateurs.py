@@ -64,25 +64,26 @@ def load(index: Path) -> Any:
 
 def queries(data: Path, loaded: Any) -> list[Query]:
     from secateurs import EncodedText, SearchSettings
-    from secateurs.effort import plan
+    from secateurs.effort import make_plan
+    from secateurs.gather import gatherer
     from secateurs.pruning import prune
 
     names = ("queries.npy", "query_token_ids.npy", "query_token_kinds.npy")
     rows, token_ids, token_kinds = (np.load(data / name) for name in names)
-    (segment,) = loaded.segments
+    (segment,) = loaded.snapshot.segments
     made = []
     for a, b in pairwise(np.load(data / "query_offsets.npy")):
         encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b])
-        planned = plan(SearchSettings(gather=GATHER), encoded, loaded.prepared, len(loaded))
+        planned = make_plan(SearchSettings(gather=GATHER), encoded, loaded.gatherers, len(loaded))
         kept = encoded.embeddings[prune(encoded, loaded.frequencies, planned.p)]
-        found, _ = loaded.snapshot.gatherer(planned.gather).gather(kept, planned)
+        found, _ = gatherer(loaded.snapshot, planned.gather).gather(kept, planned)
         made.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
     return made
 
 
 def search(loaded: Any, query: Query, k: int, read: bool = False, **setting: Any) -> Any:
     if read:
-        rows = loaded.segments[0].embeddings.rows
+        rows = loaded.snapshot.segments[0].embeddings.rows
         return _read(rows.reshape(-1).view(np.int64), query.starts, query.ends, rows.shape[1] // 8)
     return loaded.search(query.encoded, k, gather=GATHER if setting.get("effort") != "exact" else "auto", **setting)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .index import Index
     from .pruning import prune
     from .records import (
+        Changes,
         Document,
         EncodedText,
         Hit,
@@ -28,10 +29,9 @@ if TYPE_CHECKING:
         SearchStats,
         TokenKind,
     )
-    from .storage.changes import Changes
 
 _HOME = {
-    "Changes": ".storage.changes",
+    "Changes": ".records",
     "Document": ".records",
     "EncodedText": ".records",
     "Encoder": ".encoders",

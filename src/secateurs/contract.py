@@ -1,42 +1,215 @@
-"""What an index needs an encoder for: its queries, and the wordpieces behind token ids."""
+"""`AnyIndex`: the verbs that an index on disk and a collection in shards have in common.
+
+Whoever searches, serves or evaluates an index takes an AnyIndex. `Index` and `ShardedIndex` say how each verb is done;
+signatures, defaults and the encoder are here.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from time import perf_counter
+from typing import Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from . import explain as explaining
+from . import search as searching
+from .corpus import OnBad
 from .encoders import Encoder, load_encoder
-from .errors import EncoderMismatchError, SecateursError, UsageError
-from .records import EncodedText
+from .errors import EncoderMismatchError, SecateursError, UsageError, require
+from .frequencies import Frequencies
+from .records import (
+    Changes,
+    Document,
+    EffortName,
+    EncodedText,
+    FrequenciesName,
+    GatherName,
+    GatherSetting,
+    Order,
+    Ranking,
+    SearchSettings,
+)
+
+Documents = str | Path | Iterable[Document | Mapping[str, Any]]
+
+_LOADED_BY_NAME = ("onnx", "st")  # kinds of encoders
 
 
-class EncodesQueries(ABC):
-    """Loads the encoder that the documents were encoded with, when it is first needed, or takes one that is given."""
+class AnyIndex(ABC):
+    """Open for searching, until `close` or the end of a `with`. Safe to use from several threads."""
 
     def __init__(self, path: Path, encoder: Encoder | None) -> None:
         self.path = path
-        self._lock = Lock()
         self._encoder: Encoder | None = None
+        self._encoder_lock = Lock()
         if encoder is not None:
             self.use_encoder(encoder)
 
-    def use_encoder(self, encoder: Encoder) -> None:
-        """One that is loaded already, in the place of another copy. It must be the one the documents came from."""
-        self._check_encoder(encoder)
-        self._encoder = encoder
+    # Searching
 
-    @property
+    def search(
+        self,
+        query: str | EncodedText,
+        k: int = SearchSettings.k,
+        p: int | Literal["auto", "all"] | None = SearchSettings.p,
+        order: Order = SearchSettings.order,
+        gather: GatherSetting = SearchSettings.gather,
+        k_prime: int = SearchSettings.k_prime,
+        nprobe: int | None = SearchSettings.nprobe,
+        candidates: int | None = SearchSettings.candidates,
+        effort: EffortName = SearchSettings.effort,
+        where: str | None = SearchSettings.where,
+        frequencies: FrequenciesName = SearchSettings.frequencies,
+        partial: bool = SearchSettings.partial,
+    ) -> Ranking:
+        """The k best documents: gathered with the p most important query embeddings, scored with all of them.
+
+        `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. `where` is a filter
+        on the metadata, such as "year >= 2020 and lang = 'en'"; docs/living-index.md has its language. `partial` is for
+        shards (docs/cluster.md): with it, a shard that cannot be reached is left out instead of raising
+        ShardsMissingError, and `ranking.stats.shards_missing` counts it. One index is searched on one thread.
+        """
+        settings = SearchSettings(
+            k=k,
+            p=p,
+            order=order,
+            gather=gather,
+            k_prime=k_prime,
+            nprobe=nprobe,
+            candidates=candidates,
+            effort=effort,
+            where=where,
+            frequencies=frequencies,
+            partial=partial,
+        )
+        return searching.search(self, query, settings)
+
+    def search_many(
+        self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
+    ) -> Iterator[Ranking]:
+        """A ranking for each query, in their order, on all cores or so many threads. Settings as in `search`."""
+        if isinstance(queries, str | bytes | EncodedText):
+            raise UsageError("search_many takes several queries, such as a list of texts: for one query, use search")
+        return searching.search_many(self, queries, SearchSettings.of(settings), threads)
+
+    def decide(self, query: str | EncodedText, **settings: Any) -> searching.Decision:
+        """What `search` would do with these settings: its plan, the importance order, and the positions it keeps."""
+        return searching.decide(self.searched(), self.encode_query(query), SearchSettings.of(settings))
+
+    def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
+        """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
+        return explaining.explain(self, query, docno, SearchSettings.of(settings))
+
     @abstractmethod
-    def encoder_spec(self) -> Mapping[str, Any]:
-        """What the encoder of the documents said of itself."""
+    def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
+        """The first stage alone: docnos of the documents that `search` with these settings would score.
+
+        From the cells of one index they come best first.
+        """
+
+    @abstractmethod
+    def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
+        """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
+
+    @abstractmethod
+    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """What MaxSim takes the maxima of, (document tokens, query embeddings); and those tokens' ids."""
+
+    @abstractmethod
+    def searched(self) -> explaining.Explained:
+        """What a search runs over, as it is now."""
+
+    # Documents
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def __contains__(self, docno: object) -> bool: ...
+
+    @abstractmethod
+    def get(self, docno: str) -> Document:
+        """The stored document of that docno."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[Document]:
+        """Every document with its stored embeddings: to export, or to build another index from with encoder=None."""
+
+    @abstractmethod
+    def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
+        """Add documents, as `Index.build` takes them. They are searchable, and safe on disk, when this returns.
+
+        A docno that is there already is an error, and then nothing is added; with `on_bad` that document is skipped.
+        """
+
+    @abstractmethod
+    def update(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
+        """Add documents, each in place of the one that has its docno, if there is one: in one step, in each shard."""
+
+    @abstractmethod
+    def delete(self, docnos: str | Iterable[str]) -> Changes:
+        """Delete documents. Docnos that are not there come back as `missing`."""
+
+    @abstractmethod
+    def compact(self, *, progress: bool | None = None) -> None:
+        """Rewrite everything that is not deleted, with cells learnt anew. Rankings may improve a little.
+
+        Nobody has to call this: changes rewrite what needs it, see docs/living-index.md.
+        """
+
+    # State
+
+    @abstractmethod
+    def refresh(self) -> bool:
+        """Go on to the newest state, if others have changed the index; say whether they had."""
+
+    @abstractmethod
+    def info(self) -> dict[str, Any]:
+        """What the index is and holds, in plain values."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Read every byte, and raise if one differs from what was written, or two parts disagree."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and processes. A closed index cannot be searched; closing it again does nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r}: {len(self):,} documents, {self.dim} dimensions)"
 
     @property
     @abstractmethod
     def dim(self) -> int:
         """Dimensions of an embedding; 0 if there is none yet."""
+
+    @property
+    @abstractmethod
+    def gatherers(self) -> tuple[GatherName, ...]:
+        """The ways of gathering that the index was built for, the default first."""
+
+    @property
+    @abstractmethod
+    def frequencies(self) -> Frequencies:
+        """Token frequencies of the whole collection."""
+
+    # The encoder
+
+    @property
+    @abstractmethod
+    def encoder_spec(self) -> Mapping[str, Any]:
+        """What the encoder of the documents said of itself."""
 
     @property
     def has_encoder(self) -> bool:
@@ -45,39 +218,67 @@ class EncodesQueries(ABC):
 
     @property
     def encoder(self) -> Encoder:
-        with self._lock:  # loaded once, however many threads come for it
+        """The encoder that the documents were encoded with, loaded when it is first needed."""
+        with self._encoder_lock:  # loaded once, however many threads come for it
             if self._encoder is None:
                 spec = self.encoder_spec
-                if spec["kind"] not in ("onnx", "st"):
+                if spec["kind"] not in _LOADED_BY_NAME:
                     raise SecateursError(
                         f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
                         f"open it with {type(self).__name__}(path, encoder=...), or search with an EncodedText"
                     )
-                encoder = load_encoder(spec["model"], spec["kind"])
+                encoder = load_encoder(spec["model"], spec["kind"], spec.get("revision"))
                 self._check_encoder(encoder)
                 self._encoder = encoder
             return self._encoder
 
+    def use_encoder(self, encoder: Encoder) -> None:
+        """An encoder that is loaded already, instead of loading it again. It must be the one of the documents."""
+        self._check_encoder(encoder)
+        self._encoder = encoder
+
     def encode_query(self, query: str | EncodedText) -> EncodedText:
         if isinstance(query, EncodedText):
             encoded = query
+        elif isinstance(query, str):
+            encoded = self._encode_text(query)
         else:
-            try:
-                query.encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
-            encoded = self.encoder.encode_query(query)
+            raise UsageError(f"a query is a text or an EncodedText, not {type(query).__name__}")
         if self.dim and encoded.embeddings.shape[1] != self.dim:
             raise UsageError(
                 f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, those of the index {self.dim}"
             )
         return encoded
 
+    def _encode_text(self, query: str) -> EncodedText:
+        if not query.strip():
+            raise UsageError("the query is empty: give at least one word")
+        try:
+            query.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
+        return self.encoder.encode_query(query)
+
     def token_text(self, token_id: int) -> str:
         """The wordpiece of a token id, or its number where the index has no encoder."""
         if self._encoder is None and not self.has_encoder:
             return f"#{token_id}"
         return self.encoder.token_text(token_id)
+
+    def load(self, query: object = None) -> float:
+        """Have ready what a search for this query needs, and is loaded once: the encoder for a text, and kernels.
+
+        Gives the milliseconds that took.
+        """
+        started = perf_counter()
+        if isinstance(query, str) and self._encoder is None and self.has_encoder:
+            _ = self.encoder
+        self._compile()
+        return (perf_counter() - started) * 1000
+
+    @abstractmethod
+    def _compile(self) -> None:
+        """Have the kernels of a search compiled, if they are not."""
 
     def _check_encoder(self, encoder: Encoder) -> None:
         stored = self.encoder_spec
@@ -92,6 +293,21 @@ class EncodesQueries(ABC):
                 f"{encoder.spec['model']!r} ({encoder.spec['fingerprint']}): their embeddings do not compare. "
                 "Open the index with the encoder that built it, or index the documents again"
             )
+
+    # PyTerrier
+
+    def retriever(self, **settings: Any) -> Any:
+        """This search as a PyTerrier transformer, with settings as in `search`: docs/pyterrier.md."""
+        return _pyterrier().Retriever(self, **settings)
+
+    def text_loader(self, fields: str | Sequence[str] = "*", *, verbose: bool = False) -> Any:
+        """Texts and metadata as a PyTerrier transformer. `pt.text.get_text(index)` calls this; `verbose` is its own."""
+        return _pyterrier().TextLoader(self, fields)
+
+
+def _pyterrier() -> Any:
+    """By name, because integrations build on the index and may be missing: the index knows none of them."""
+    return require(f"{__package__}.integrations.pyterrier", "pyterrier")
 
 
 def _origin(spec: Mapping[str, Any]) -> str:

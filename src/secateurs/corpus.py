@@ -16,7 +16,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -102,6 +102,21 @@ def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tup
     if suffix not in readers:
         raise UsageError(f"{path}: a corpus ends in .jsonl, .tsv or .csv (and .gz if gzipped), or is a folder")
     return checked(readers[suffix](path), on_bad)
+
+
+def with_places(
+    documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
+) -> tuple[Iterator[tuple[str, Document | Mapping[str, Any]]], int | None]:
+    """Whatever documents can be given as: (place, document) pairs, and how many to expect."""
+    if isinstance(documents, str | Path):
+        return read_places(documents, on_bad), count_documents(documents)
+    if isinstance(documents, Mapping | Document) or not isinstance(documents, Iterable):
+        raise UsageError(
+            "documents are a list of mappings or of Document records, or the path of a corpus, "
+            f"not {type(documents).__name__}"
+        )
+    total = len(documents) if isinstance(documents, Sequence) else None
+    return ((f"document {i}", document) for i, document in enumerate(documents, start=1)), total
 
 
 def count_documents(source: str | Path) -> int | None:

@@ -17,7 +17,8 @@ paper's settings at any effort.
 
 Under a filter (`where`), what matches is scored whole if that is at most twice the candidates: exact, and about
 as fast. If more matches, the matching neighbours lie farther apart than all neighbours do, and nprobe grows with the
-root of how much farther.
+root of how much farther, up to eight times. If fewer than k matching documents are gathered in the end, all that match
+are scored.
 """
 
 from __future__ import annotations
@@ -27,8 +28,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from .errors import UsageError
-from .gather import GATHERERS
-from .records import EncodedText, SearchPlan, SearchSettings, TokenKind
+from .records import GATHERERS, EncodedText, SearchPlan, SearchSettings, TokenKind
 
 _FAISS_NPROBE = 10  # as in the paper
 _FEWEST_KEPT = 4
@@ -36,6 +36,7 @@ _LONG_QUERY = 16  # wordpieces
 _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
+_MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
 
 
 class _Level(NamedTuple):
@@ -47,28 +48,32 @@ class _Level(NamedTuple):
 _LEVELS = {"fast": _Level(0.5, 16, 64), "balanced": _Level(1.0, 32, 256)}
 
 
-def plan(
+def make_plan(
     settings: SearchSettings,
     query: EncodedText,
-    prepared: Collection[str],
+    gatherers: Collection[str],
     documents: int,
     matching: int | None = None,
+    shards: int = 1,
 ) -> SearchPlan:
-    """Settings with nothing left open, for this query and an index so large, prepared for these ways of gathering.
+    """Settings with nothing left open, for this query and an index so large, built for these ways of gathering.
 
-    `matching` is how many of the documents the filter lets through; None: all.
+    matching   how many of the documents the filter lets through; None: all
+    shards     over how many shards the documents are spread. `k_prime`, `nprobe` and `candidates` of the plan are then
+               those of each shard
     """
     matching = documents if matching is None else matching
     exact = settings.effort == "exact"
     level = _LEVELS["balanced" if exact else settings.effort]
-    growth = max(documents / _MANY_DOCUMENTS, 1) ** 0.5
-    candidates = settings.candidates or max(round(level.candidates * growth), _CANDIDATES_PER_HIT * settings.k)
+    candidates = settings.candidates or max(
+        round(level.candidates * _growth(documents)), _CANDIDATES_PER_HIT * settings.k
+    )
     candidates = max(candidates, settings.k)
-    gather = settings.gather
+    gather: str = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
     if gather == "auto":
-        gather = next(name for name in GATHERERS if name in prepared)
+        gather = next(name for name in GATHERERS if name in gatherers)
         few = candidates if settings.where is None else _MATCHING_PER_CANDIDATE * candidates
         if exact or (gather == "cells" and matching <= few):
             gather = "exhaustive"
@@ -79,20 +84,30 @@ def plan(
         if gather == "cells" and not exact:
             most = words - max(words - _LONG_QUERY, 0) // 2
             p = max(round(level.share * most), _FEWEST_KEPT)
-    assert not isinstance(p, str)
-    sparse = (documents / max(matching, 1)) ** 0.5
-    nprobe = settings.nprobe or (_FAISS_NPROBE if gather == "faiss" else round(level.nprobe * growth**0.5 * sparse))
+    assert not isinstance(p, str)  # SearchSettings turns "all" into None
+    if settings.nprobe is not None:
+        nprobe = settings.nprobe
+    elif gather == "faiss":
+        nprobe = _FAISS_NPROBE
+    else:
+        farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
+        nprobe = round(level.nprobe * _growth(documents // shards) ** 0.5 * farther)
     return SearchPlan(
-        settings.k,
-        p,
-        settings.order,
-        gather,
-        settings.k_prime,
-        nprobe,
-        candidates,
-        settings.where,
-        settings.frequencies,
+        k=settings.k,
+        p=p,
+        order=settings.order,
+        gather=gather,
+        k_prime=share(settings.k_prime, shards),
+        nprobe=nprobe,
+        candidates=share(candidates, shards),
+        where=settings.where,
+        frequencies=settings.frequencies,
     )
+
+
+def _growth(documents: int) -> float:
+    """What candidates are multiplied by in a large collection; nprobe by its root."""
+    return math.sqrt(max(documents / _MANY_DOCUMENTS, 1))
 
 
 def share(wanted: int, shards: int) -> int:

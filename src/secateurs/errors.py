@@ -38,6 +38,10 @@ class PartlyWrittenError(SecateursError):
     """Some shards of a collection were changed, and others could not be."""
 
 
+class CancelledError(SecateursError):
+    """Work that was stopped because nobody waits for it any longer."""
+
+
 class MissingExtraError(SecateursError, ImportError):
     """An optional dependency is not installed."""
 
@@ -46,6 +50,8 @@ def require(module: str, extra: str) -> ModuleType:
     """Import an optional dependency, or say which pip line installs it."""
     try:
         return importlib.import_module(module)
+    except MissingExtraError:
+        raise  # from the module itself, which knows better what it lacks
     except ImportError as error:
         if error.name is not None and error.name.split(".")[0] != module.split(".")[0]:
             raise  # the package is here but one of its own imports fails: that message is the useful one

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .frequencies import Frequencies
-from .importance import Positions
+from .gather import gatherer
 from .records import EncodedText, SearchSettings, TokenKind
-from .search import Prepared, gather, prepare
-
-if TYPE_CHECKING:
-    from .contract import EncodesQueries
-    from .index import Index
-    from .storage.snapshot import Snapshot
+from .search import Decision, Searchable, Searched, decide, gather, score
+from .storage.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,81 +61,45 @@ class Standing:
     is_scored: bool  # it is one of them
 
 
-def explain(index: Index, query: str | EncodedText, docno: str, settings: SearchSettings) -> Explanation:
-    snapshot = index.snapshot
+class Explained(Searched, Protocol):
+    """What a search runs over, asked about one document."""
+
+    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence: ...
+
+    def standings(
+        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
+    ) -> Sequence[Standing]:
+        """Of the index, or of each shard."""
+
+
+class Explainable(Searchable, Protocol):
+    def searched(self) -> Explained: ...
+
+    def token_text(self, token_id: int) -> str: ...
+
+
+def explain(index: Explainable, query: str | EncodedText, docno: str, settings: SearchSettings) -> Explanation:
     encoded = index.encode_query(query)
-    prepared = prepare(snapshot, encoded, settings)
-    evidence = find_evidence(snapshot, encoded, prepared, docno)
-    standing = find_standing(snapshot, encoded, prepared, evidence.score, docno)
-    return assemble(
-        docno, encoded, prepared.ordered, prepared.plan.p, prepared.frequencies, evidence, [standing], index
-    )
-
-
-def find_evidence(snapshot: Snapshot, query: EncodedText, prepared: Prepared, docno: str) -> Evidence:
-    """Its score, and for each query embedding the best match and whether it gathers the document alone."""
-    number = snapshot.number(docno)
-    segment, own_number = snapshot.place(number)
-    query_for_rows = snapshot.store.prepare(query.embeddings)
-    similarities = segment.similarities(query_for_rows, own_number)  # (document tokens, query embeddings)
-    matches = similarities.argmax(axis=0) if len(similarities) else np.full(len(query), -1)
-    tokens = segment.token_ids[segment.offsets[own_number] : segment.offsets[own_number + 1]]
-    generous = replace(prepared.plan, candidates=max(len(snapshot), 1))  # whoever is found at all
-    gatherer = snapshot.gatherer(prepared.plan.gather)
-    gathers = np.zeros(len(query), dtype=bool)
-    for position in prepared.kept.tolist():
-        alone, _ = gatherer.gather(query.embeddings[[position]], generous, prepared.allowed)
-        gathers[position] = number in alone
-    return Evidence(
-        score=float(segment.score(query_for_rows, np.array([own_number]))[0]),
-        gathers=gathers,
-        similarity=similarities.max(axis=0) if len(similarities) else np.full(len(query), -np.inf),
-        match_position=matches,
-        match_token=tokens[matches] if len(similarities) else np.zeros(len(query), dtype=np.int32),
-    )
-
-
-def find_standing(snapshot: Snapshot, query: EncodedText, prepared: Prepared, score: float, docno: str) -> Standing:
-    """In the ranking that the document is or is not in: the same steps as search.search, without cutting at k."""
-    documents, _ = gather(snapshot, query, prepared)
-    scores = np.empty(0)
-    if len(documents):
-        scores = snapshot.score(snapshot.store.prepare(query.embeddings), documents)
-    better = int((scores > score).sum())
-    equal = snapshot.docnos(documents[scores == score])
-    number = snapshot.find(docno)
-    return Standing(
-        better + sum(other < docno for other in equal), len(documents), number is not None and number in documents
-    )
-
-
-def assemble(
-    docno: str,
-    query: EncodedText,
-    ordered: Positions,
-    p: int | None,
-    frequencies: Frequencies,
-    evidence: Evidence,
-    standings: Sequence[Standing],
-    encoder: EncodesQueries,
-) -> Explanation:
-    """One explanation from what is known where the document is, and from how it stands everywhere."""
-    kept = set(ordered[:p].tolist())
-    frequency = frequencies.collection_frequency(query.token_ids)
+    searched = index.searched()
+    decision = decide(searched, encoded, settings)
+    evidence = searched.evidence(encoded, decision, docno)
+    standings = searched.standings(encoded, decision, settings, evidence.score, docno)
+    frequency = decision.matching.frequencies.collection_frequency(encoded.token_ids)
+    kept = set(decision.kept.tolist())
     tokens = []
-    for importance, position in enumerate(ordered.tolist(), start=1):
+    for importance, position in enumerate(decision.ordered.tolist(), start=1):
         match = int(evidence.match_position[position])
         tokens.append(
             TokenExplanation(
                 position=position,
-                token=encoder.token_text(int(query.token_ids[position])),
-                kind=TokenKind(query.token_kinds[position]).name.lower(),
+                token=index.token_text(int(encoded.token_ids[position])),
+                kind=TokenKind(encoded.token_kinds[position]).name.lower(),
                 collection_frequency=int(frequency[position]),
                 importance=importance,
                 kept=position in kept,
                 gathers=bool(evidence.gathers[position]),
                 similarity=float(evidence.similarity[position]),
-                match=encoder.token_text(int(evidence.match_token[position])) if match >= 0 else "",
+                match=index.token_text(int(evidence.match_token[position])) if match >= 0 else "",
                 match_position=match,
             )
         )
@@ -152,4 +111,39 @@ def assemble(
         rank=1 + sum(standing.better for standing in standings) if is_scored else None,
         documents_scored=sum(standing.scored for standing in standings),
         tokens=tuple(tokens),
+    )
+
+
+def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, docno: str) -> Evidence:
+    """Its score, and for each query embedding the best match and whether it gathers the document alone."""
+    number = snapshot.number(docno)
+    segment, number_in_segment = snapshot.place(number)
+    query_for_rows = snapshot.store.prepare(query.embeddings)
+    similarities = segment.similarities(query_for_rows, number_in_segment)  # (document tokens, query embeddings)
+    matches = similarities.argmax(axis=0) if len(similarities) else np.full(len(query), -1)
+    tokens = segment.token_ids[segment.offsets[number_in_segment] : segment.offsets[number_in_segment + 1]]
+    every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
+    gather_with = gatherer(snapshot, decision.plan.gather)
+    gathers = np.zeros(len(query), dtype=bool)
+    for position in decision.kept.tolist():
+        alone, _ = gather_with.gather(query.embeddings[[position]], every_candidate, decision.matching.allowed)
+        gathers[position] = number in alone
+    return Evidence(
+        score=float(segment.score(query_for_rows, np.array([number_in_segment]))[0]),
+        gathers=gathers,
+        similarity=similarities.max(axis=0) if len(similarities) else np.full(len(query), -np.inf),
+        match_position=matches,
+        match_token=tokens[matches] if len(similarities) else np.zeros(len(query), dtype=np.int32),
+    )
+
+
+def find_standing(snapshot: Snapshot, query: EncodedText, decision: Decision, own_score: float, docno: str) -> Standing:
+    """In the ranking that the document is or is not in: the same steps as `search.find`, without cutting at k."""
+    documents, _, _ = gather(snapshot, query, decision)
+    scores = score(snapshot, query, documents)
+    better = int((scores > own_score).sum())
+    equal = snapshot.docnos(documents[scores == own_score])
+    number = snapshot.find(docno)
+    return Standing(
+        better + sum(other < docno for other in equal), len(documents), number is not None and number in documents
     )

@@ -15,18 +15,12 @@ What the paper leaves open, and what we chose (docs/importance.md has the measur
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UsageError
 from .frequencies import Frequencies
-from .records import EncodedText, TokenKind
-
-Positions: TypeAlias = NDArray[np.int64]
-Order: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
+from .records import ORDER_NAMES, EncodedText, Order, OrderFunction, OrderName, Positions, TokenKind, check_choice
 
 _RANK_OF_KIND = np.zeros(len(TokenKind), dtype=np.int64)
 _RANK_OF_KIND[TokenKind.WORD] = 0
@@ -68,16 +62,23 @@ def _rarest_first(query: EncodedText, frequency: NDArray[np.int64]) -> Positions
     return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
 
 
-ORDERS: dict[str, Order] = {"icf": icf, "idf": idf, "first": first, "random": random}
+ORDERS: dict[OrderName, OrderFunction] = {"icf": icf, "idf": idf, "first": first, "random": random}
 
 
-def order_positions(order: str | Order, query: EncodedText, frequencies: Frequencies) -> Positions:
+def order_positions(order: Order, query: EncodedText, frequencies: Frequencies) -> Positions:
     """All positions of the query, most important first. `order` is a name, or a function of your own."""
-    if callable(order):
-        positions = np.asarray(order(query, frequencies), dtype=np.int64)
-        if not np.array_equal(np.sort(positions), np.arange(len(query))):
-            raise UsageError("an order must return every position of the query exactly once")
-        return positions
-    if order not in ORDERS:
-        raise UsageError(f"order is one of {', '.join(ORDERS)}, not {order!r}")
-    return ORDERS[order](query, frequencies)
+    if not callable(order):
+        check_choice("order", order, ORDER_NAMES)
+        return ORDERS[order](query, frequencies)
+    try:
+        positions = np.asarray(order(query, frequencies))
+    except TypeError as error:
+        raise UsageError(
+            f"an order function takes (query, frequencies) and returns the query's positions; this one failed: {error}"
+        ) from error
+    if positions.dtype.kind not in "iu" or not np.array_equal(np.sort(positions, axis=None), np.arange(len(query))):
+        raise UsageError(
+            f"an order function must return each of the query's {len(query)} positions exactly once, "
+            f"most important first, as whole numbers: this one returned {positions!r:.200}"
+        )
+    return positions.astype(np.int64)

@@ -1,232 +1,191 @@
-"""`Index`: the one class most people hold."""
+"""`Index`: the class that most people hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import explain as explaining
 from . import search as searching
-from .contract import EncodesQueries
-from .corpus import OnBad, count_documents, read_places
+from .contract import AnyIndex, Documents
+from .corpus import OnBad, with_places
 from .encoders import DEFAULT_MODEL, Encoder, load_encoder
-from .errors import EncoderMismatchError, UsageError
+from .errors import EncoderMismatchError, SecateursError
+from .explain import Evidence, Standing, find_evidence, find_standing
 from .frequencies import Frequencies
-from .importance import Order, Positions
-from .records import Document, EncodedText, Ranking, SearchSettings
-from .storage.changes import Changes, Writer, writing
+from .records import (
+    DEFAULT_STORE,
+    Changes,
+    Document,
+    EncodedText,
+    GatherName,
+    SearchSettings,
+    StoreName,
+    check_docno,
+)
+from .search import Decision, OneIndex
+from .storage.changes import Writer, writing
 from .storage.check import check_snapshot
-from .storage.codecs.stores import DEFAULT_STORE
 from .storage.compaction import live_documents
 from .storage.manifest import Manifest
-from .storage.new_index import make_index
+from .storage.new_index import check_target, make_index
 from .storage.segment_writer import Recipe
-from .storage.segments import Segment
 from .storage.snapshot import Snapshot
-from .storage.target import check_target
-
-if TYPE_CHECKING:
-    from .integrations.pyterrier import Retriever, TextLoader
 
 _T = TypeVar("_T")
 
 
-class Index(EncodesQueries):
+class Index(AnyIndex):
     """An index on disk, open for searching. Safe to use from several threads.
 
     >>> index = Index("demo.sec")
     >>> ranking = index.search("do goldfish grow", k=10, p=3)
+
+    A copy, or a pickled index in another process, opens the same folder again.
     """
 
     def __init__(self, path: str | Path, encoder: Encoder | None = None) -> None:
-        """Open an index. Its own encoder is loaded by the first search with text, unless one is given here."""
-        self.snapshot = Snapshot.open(Path(path))
+        """Open an index. Its own encoder is loaded by the first search with text, unless it is given here."""
+        self._snapshot: Snapshot | None = Snapshot.open(Path(path))
         super().__init__(Path(path), encoder)
 
     @classmethod
     def build(
         cls,
         path: str | Path,
-        documents: str | Path | Iterable[Document | Mapping[str, Any]],
+        documents: Documents,
         *,
         encoder: Encoder | str | None = DEFAULT_MODEL,
-        store: str = DEFAULT_STORE,
-        gather: Sequence[str] = ("cells",),
+        store: StoreName = DEFAULT_STORE,
+        gather: GatherName | Sequence[GatherName] = ("cells",),
         overwrite: bool = False,
         progress: bool | None = None,
         on_bad: OnBad | None = None,
-    ) -> Index:
+    ) -> Self:
         """Make an index at `path` from documents, streaming, and open it.
 
         documents   mappings with "docno", "text" and any metadata; or Document records; or the path of a corpus
                     (see secateurs.corpus)
         encoder     a model's name or folder, an Encoder, or None if every Document brings its embeddings
         store       "int8", "float16" or "residual4": docs/index-format.md compares them
-        gather      what to prepare for gathering: "cells", "faiss" or both; "exhaustive" needs no preparation
+        gather      what to build for gathering: "cells", "faiss" or both; "exhaustive" needs nothing
         progress    None shows bars on a terminal, True always, False never
         on_bad      called with a message for each document that cannot be used; without it the first one raises
 
         Until the build is finished there is no index at `path`, and what was there before stays.
         """
-        if isinstance(gather, str):
-            gather = (gather,)
+        gather = (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather))
         check_target(Path(path), overwrite)
         loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
         items, total = with_places(documents, on_bad)
-
-        recipe = Recipe(store, tuple(dict.fromkeys(gather)))
         make_index(
-            Path(path), items, loaded, recipe, overwrite=overwrite, total=total, progress=progress, on_bad=on_bad
+            Path(path),
+            items,
+            loaded,
+            Recipe(store, gather),
+            overwrite=overwrite,
+            total=total,
+            progress=progress,
+            on_bad=on_bad,
         )
         return cls(path, loaded)
 
-    def add(
-        self,
-        documents: str | Path | Iterable[Document | Mapping[str, Any]],
-        *,
-        progress: bool | None = None,
-        on_bad: OnBad | None = None,
-    ) -> Changes:
-        """Add documents, as `build` takes them. They are searchable, and safe on disk, when this returns.
+    @property
+    def snapshot(self) -> Snapshot:
+        """The state that searches see now."""
+        if self._snapshot is None:
+            raise SecateursError(f"{self.path} is closed: open it again")
+        return self._snapshot
 
-        A docno that is there already is an error, and then nothing is added; with `on_bad` that document is skipped.
-        """
-        return self._add(documents, progress, on_bad, replacing=False, encoder=self._own_encoder())
+    def searched(self) -> _ExplainedIndex:
+        return _ExplainedIndex(self.snapshot)
 
-    def update(
-        self,
-        documents: str | Path | Iterable[Document | Mapping[str, Any]],
-        *,
-        progress: bool | None = None,
-        on_bad: OnBad | None = None,
-    ) -> Changes:
-        """Add documents, each in place of the one that has its docno, if there is one. All in one step."""
-        return self._add(documents, progress, on_bad, replacing=True, encoder=self._own_encoder())
+    def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
+        snapshot, encoded = self.snapshot, self.encode_query(query)
+        decision = searching.decide(OneIndex(snapshot), encoded, SearchSettings.of(settings))
+        documents, _, _ = searching.gather(snapshot, encoded, decision)
+        return snapshot.docnos(documents)
 
-    def update_encoded(self, documents: Sequence[Document]) -> Changes:
-        """As `update`, of documents that this index's encoder has encoded elsewhere."""
-        return self._add(documents, False, None, replacing=True, encoder=None)
+    def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
+        snapshot = self.snapshot
+        scores: list[float] = searching.score(snapshot, self.encode_query(query), snapshot.numbers(docnos)).tolist()
+        return scores
+
+    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        return self.snapshot.similarities(query, docno)
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
+    def __contains__(self, docno: object) -> bool:
+        return isinstance(docno, str) and self.snapshot.find(docno) is not None
+
+    def get(self, docno: str) -> Document:
+        snapshot = self.snapshot
+        segment, number = snapshot.place(snapshot.number(docno))
+        return Document(*segment.documents.get([number])[0])
+
+    def documents(self) -> Iterator[Document]:
+        return live_documents(self.snapshot)
+
+    def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
+        return self._add(documents, progress, on_bad, replacing=False, encoder=self._documents_encoder())
+
+    def update(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
+        return self._add(documents, progress, on_bad, replacing=True, encoder=self._documents_encoder())
+
+    def add_encoded(self, documents: Sequence[Document], *, replacing: bool) -> Changes:
+        """As `add`, or as `update`, of documents that this index's encoder has encoded elsewhere."""
+        return self._add(documents, False, None, replacing=replacing, encoder=None)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
-        """Delete documents. Docnos that are not there come back as `missing`."""
         wanted = [docnos] if isinstance(docnos, str) else list(docnos)
         for docno in wanted:
-            if not isinstance(docno, str):
-                raise UsageError(f"a docno is a text, not {docno!r}")
+            check_docno(docno)
         return self._write(lambda writer: writer.delete(wanted))
 
     def compact(self, *, progress: bool | None = None) -> None:
-        """Rewrite everything that is not deleted as one segment, with cells learnt anew. Rankings may improve a little.
-
-        Nobody has to call this: changes rewrite what needs it, see docs/living-index.md.
-        """
         self._write(lambda writer: writer.compact(), progress)
 
     def refresh(self) -> bool:
-        """Go on to the newest state, if another process or Index has changed it; say whether it had."""
         earlier = self.snapshot
+        if Manifest.read(self.path) == earlier.manifest:
+            return False
         newest = Snapshot.open(self.path, earlier)
         return newest.manifest != earlier.manifest and self._move_to(newest)
 
-    def _move_to(self, newest: Snapshot) -> bool:
-        """Forwards only: another thread may have opened something newer meanwhile."""
-        if newest.manifest.encoder != self.manifest.encoder:
-            raise EncoderMismatchError(f"{self.path} was replaced by an index of another encoder: open it again")
-        with self._lock:
-            behind = newest.manifest.commit < self.manifest.commit
-            if behind and Manifest.read(self.path) != newest.manifest:
-                return False
-            self.snapshot = newest
-            return True
+    def info(self) -> dict[str, Any]:
+        snapshot = self.snapshot
+        manifest = snapshot.manifest
+        gone = [record.deletions for record in manifest.segments if record.deletions is not None]
+        files = [manifest.codebook.files, *(record.files for record in manifest.segments)]
+        files += [deletions.files for deletions in gone]
+        return {
+            "path": str(self.path),
+            "documents": len(snapshot),
+            "embeddings": sum(record.live_embeddings for record in manifest.segments),
+            "cut_documents": sum(r.cut_documents for r in manifest.segments) - sum(r.cut_documents for r in gone),
+            "token_types": len(snapshot.frequencies.token_ids),
+            "dim": manifest.dim,
+            "store": manifest.store,
+            "gather": list(snapshot.gatherers),
+            "encoder": dict(manifest.encoder),
+            "bytes": sum(file["bytes"] for folder in files for file in folder.values()),
+            "segments": len(manifest.segments),
+            "deleted_documents": sum(deletions.documents for deletions in gone),
+            "commit": manifest.commit,
+            "format_version": manifest.format_version,
+            "written_by": manifest.written_by,
+        }
 
-    def _add(
-        self,
-        documents: str | Path | Iterable[Document | Mapping[str, Any]],
-        progress: bool | None,
-        on_bad: OnBad | None,
-        replacing: bool,
-        encoder: Encoder | None,
-    ) -> Changes:
-        items, _ = with_places(documents, on_bad)
-        return self._write(lambda writer: writer.add(items, encoder, on_bad, replacing), progress)
+    def check(self) -> None:
+        check_snapshot(self.snapshot)
 
-    def _own_encoder(self) -> Encoder | None:
-        return self.encoder if self.has_encoder else None
-
-    def _write(self, change: Callable[[Writer], _T], progress: bool | None = False) -> _T:
-        with writing(self.path, self.snapshot, progress) as writer:
-            self._move_to(writer.snapshot)
-            try:
-                return change(writer)
-            finally:
-                self._move_to(writer.snapshot)
-
-    def search(
-        self,
-        query: str | EncodedText,
-        k: int = SearchSettings.k,
-        p: int | Literal["auto"] | None = SearchSettings.p,
-        order: str | Order = SearchSettings.order,
-        gather: str = SearchSettings.gather,
-        k_prime: int = SearchSettings.k_prime,
-        nprobe: int | None = SearchSettings.nprobe,
-        candidates: int | None = SearchSettings.candidates,
-        effort: str = SearchSettings.effort,
-        where: str | None = SearchSettings.where,
-        frequencies: str = SearchSettings.frequencies,
-        partial: bool = SearchSettings.partial,
-    ) -> Ranking:
-        """The k best documents: gathered with the p most important query embeddings, scored with all of them.
-
-        `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. `where` is a filter
-        on the metadata, such as "year >= 2020 and lang = 'en'"; docs/living-index.md has its language. `partial` is
-        about shards (docs/cluster.md): one index is never partial. One thread.
-        """
-        settings = SearchSettings(k, p, order, gather, k_prime, nprobe, candidates, effort, where, frequencies, partial)
-        return searching.search(self, query, settings)
-
-    def search_many(
-        self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
-    ) -> Iterator[Ranking]:
-        """A ranking for each query, in their order, on all cores or so many threads. Settings as in `search`."""
-        return searching.search_many(self, queries, SearchSettings.of(settings), threads)
-
-    def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
-        """The first stage alone: docnos of what `search` with these settings would score (from cells: best first)."""
-        return searching.candidates(self, query, SearchSettings.of(settings))
-
-    def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
-        """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
-        return searching.score(self, query, docnos)
-
-    def importance(self, query: EncodedText, **settings: Any) -> tuple[Positions, Frequencies]:
-        """All positions of a query, most important first, and the frequencies that decided it."""
-        prepared = searching.prepare(self.snapshot, query, SearchSettings.of(settings))
-        return prepared.ordered, prepared.frequencies
-
-    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """What MaxSim takes the maxima of, (document tokens, query embeddings); and those tokens' ids."""
-        return self.snapshot.similarities(query, docno)
-
-    def retriever(self, **settings: Any) -> Retriever:
-        """This search as a PyTerrier transformer, with settings as in `search`: docs/pyterrier.md."""
-        from .integrations.pyterrier import Retriever
-
-        return Retriever(self, **settings)
-
-    def text_loader(self, fields: str | Sequence[str] = "*", *, verbose: bool = False) -> TextLoader:
-        """Texts and metadata as a PyTerrier transformer. `pt.text.get_text(index)` calls this; `verbose` is its own."""
-        from .integrations.pyterrier import TextLoader
-
-        return TextLoader(self, fields)
-
-    def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
-        """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
-        return explaining.explain(self, query, docno, SearchSettings.of(settings))
+    def close(self) -> None:
+        self._snapshot = None  # its files are closed when the last search that uses it ends
 
     @property
     def manifest(self) -> Manifest:
@@ -241,70 +200,66 @@ class Index(EncodesQueries):
         return self.manifest.dim
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self.snapshot.segments
+    def gatherers(self) -> tuple[GatherName, ...]:
+        return self.snapshot.gatherers
 
     @property
     def frequencies(self) -> Frequencies:
-        """Token frequencies of the whole collection."""
         return self.snapshot.frequencies
 
-    @property
-    def prepared(self) -> tuple[str, ...]:
-        """The ways of gathering that this index can do, the default first."""
-        return self.snapshot.prepared
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By path: a worker process opens the index again. An encoder that has no name goes along."""
+        encoder = None if self.encoder_spec["kind"] in ("onnx", "st") else self._encoder
+        return type(self), (self.path, encoder)
 
-    def __len__(self) -> int:
-        return len(self.snapshot)
+    def __copy__(self) -> Self:
+        return type(self)(self.path, self._encoder)
 
-    def __contains__(self, docno: object) -> bool:
-        return isinstance(docno, str) and self.snapshot.find(docno) is not None
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
 
-    def get(self, docno: str) -> Document:
-        """The stored document of that docno."""
-        snapshot = self.snapshot
-        segment, number = snapshot.place(snapshot.number(docno))
-        return Document(*segment.documents.get([number])[0])
+    def _compile(self) -> None:
+        searching.compile_kernels(self.snapshot)
 
-    def documents(self) -> Iterator[Document]:
-        """Every document with its stored embeddings: to export, or to build another index from with encoder=None."""
-        return live_documents(self.snapshot)
+    def _documents_encoder(self) -> Encoder | None:
+        return self.encoder if self.has_encoder else None
 
-    def info(self) -> dict[str, Any]:
-        """What the index is and holds, in plain values."""
-        snapshot = self.snapshot
-        manifest = snapshot.manifest
-        gone = [record.deletions for record in manifest.segments if record.deletions is not None]
-        files = [manifest.codebook.files] if manifest.codebook.name is not None else []
-        files += [record.files for record in manifest.segments] + [record.files for record in gone]
-        return {
-            "path": str(self.path),
-            "documents": len(snapshot),
-            "embeddings": sum(record.live_embeddings for record in manifest.segments),
-            "cut_documents": sum(r.cut_documents for r in manifest.segments) - sum(r.cut_documents for r in gone),
-            "token_types": len(snapshot.frequencies.token_ids),
-            "dim": manifest.dim,
-            "store": manifest.store,
-            "gather": list(snapshot.prepared),
-            "encoder": dict(manifest.encoder),
-            "bytes": sum(size["bytes"] for some in files for size in some.values()),
-            "segments": len(manifest.segments),
-            "deleted_documents": sum(record.documents for record in gone),
-            "commit": manifest.commit,
-            "format_version": manifest.format_version,
-            "written_by": manifest.written_by,
-        }
+    def _add(
+        self,
+        documents: Documents,
+        progress: bool | None,
+        on_bad: OnBad | None,
+        replacing: bool,
+        encoder: Encoder | None,
+    ) -> Changes:
+        items, _ = with_places(documents, on_bad)
+        return self._write(lambda writer: writer.add(items, encoder, on_bad, replacing), progress)
 
-    def check(self) -> None:
-        """Read every byte of the index and raise if one differs from what was written, or two parts disagree."""
-        check_snapshot(self.snapshot)
+    def _write(self, change: Callable[[Writer], _T], progress: bool | None = False) -> _T:
+        with writing(self.path, self.snapshot, progress) as writer:
+            self._move_to(writer.snapshot)
+            try:
+                return change(writer)
+            finally:
+                self._move_to(writer.snapshot)
+
+    def _move_to(self, newest: Snapshot) -> bool:
+        """Forwards only: another thread may have opened something newer meanwhile."""
+        if newest.manifest.encoder != self.manifest.encoder:
+            raise EncoderMismatchError(f"{self.path} was replaced by an index of another encoder: open it again")
+        with self._encoder_lock:
+            behind = newest.manifest.commit < self.manifest.commit
+            if behind and Manifest.read(self.path) != newest.manifest:
+                return False
+            self._snapshot = newest
+            return True
 
 
-def with_places(
-    documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
-) -> tuple[Iterator[tuple[str, Document | Mapping[str, Any]]], int | None]:
-    """(place, document) pairs, and how many to expect."""
-    if isinstance(documents, str | Path):
-        return read_places(documents, on_bad), count_documents(documents)
-    total = len(documents) if isinstance(documents, Sequence) else None
-    return ((f"document {i}", document) for i, document in enumerate(documents, start=1)), total
+class _ExplainedIndex(OneIndex):
+    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence:
+        return find_evidence(self.snapshot, query, decision, docno)
+
+    def standings(
+        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
+    ) -> list[Standing]:
+        return [find_standing(self.snapshot, query, decision, score, docno)]

@@ -1,20 +1,26 @@
 """Query embedding pruning: gather with the p most important query embeddings (Eq. 4), score with all of them.
 
-This works without an index. Given a query's token ids and kinds, and how often tokens occur in the collection, it
-says which positions to search with, whatever engine then does the searching.
+`prune` works without an index. Given a query's token ids and kinds, and how often tokens occur in the collection, it
+says which positions to search with, whatever engine then does the searching. `keep` is the pruning step of every
+search of ours.
 """
 
 from __future__ import annotations
 
 from .frequencies import Frequencies
-from .importance import Order, Positions, order_positions
-from .records import EncodedText, check_p
+from .importance import order_positions
+from .records import EncodedText, Order, Positions, check_p
 
 
-def prune(query: EncodedText, frequencies: Frequencies, p: int | None = 3, order: str | Order = "icf") -> Positions:
+def prune(query: EncodedText, frequencies: Frequencies, p: int | None = 3, order: Order = "icf") -> Positions:
     """The positions to gather with, most important first. `p=None`, or p beyond the query's length, keeps all.
 
     The query itself is left whole: its embeddings are needed again for scoring.
     """
+    return keep(order_positions(order, query, frequencies), p)
+
+
+def keep(ordered: Positions, p: int | None) -> Positions:
+    """The first p of positions that are ordered by importance; None keeps all."""
     check_p(p)
-    return order_positions(order, query, frequencies)[:p]
+    return ordered[:p]

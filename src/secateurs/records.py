@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UsageError
-
-if TYPE_CHECKING:
-    from .importance import Order
+from .frequencies import Frequencies
 
 
 class TokenKind(IntEnum):
@@ -40,27 +38,45 @@ class EncodedText:
     cut: int = 0
 
     def __post_init__(self) -> None:
-        # Arrays may come straight from a user, so the shapes are checked here, once for every path.
-        embeddings = np.ascontiguousarray(self.embeddings, dtype=np.float32)
+        # Arrays may come straight from a user, so that they are checked here, once for every path.
+        embeddings = _as_array("embeddings", self.embeddings, np.float32)
         if embeddings.ndim != 2:
             raise UsageError(f"embeddings must be a (positions, dim) matrix, not of shape {embeddings.shape}")
         if not np.isfinite(embeddings).all():
             raise UsageError("embeddings contain NaN or infinity")
-        token_ids = np.ascontiguousarray(self.token_ids, dtype=np.int32)
-        token_kinds = np.ascontiguousarray(self.token_kinds, dtype=np.uint8)
+        token_ids = _as_array("token_ids", self.token_ids, np.int32)
+        token_kinds = _as_array("token_kinds", self.token_kinds, np.uint8)
         for name, array in (("token_ids", token_ids), ("token_kinds", token_kinds)):
             if array.shape != (len(embeddings),):
                 raise UsageError(
                     f"{name} must have one entry per embedding: {len(embeddings)} embeddings, shape {array.shape}"
                 )
         if token_kinds.size and token_kinds.max() > max(TokenKind):
-            raise UsageError(f"token_kinds must be values of TokenKind (0 to {max(TokenKind)})")
+            raise UsageError(_KINDS)
         object.__setattr__(self, "embeddings", embeddings)
         object.__setattr__(self, "token_ids", token_ids)
         object.__setattr__(self, "token_kinds", token_kinds)
 
     def __len__(self) -> int:
         return len(self.embeddings)
+
+
+_KINDS = "token_kinds must be values of TokenKind: " + ", ".join(f"{kind.value} {kind.name}" for kind in TokenKind)
+
+
+def _as_array(name: str, given: object, dtype: Any) -> NDArray[Any]:
+    """The array in the type that is stored; a number that does not fit that type is an error, not another number."""
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise UsageError(f"{name}: the rows do not all have the same number of dimensions") from error
+    if array.dtype.kind not in "biuf":
+        raise UsageError(_KINDS if name == "token_kinds" else f"{name} must be numbers, not {array.dtype}")
+    if np.issubdtype(dtype, np.integer) and array.size and array.dtype != dtype:
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if not ((array >= least) & (array <= most) & (array == np.floor(array))).all():
+            raise UsageError(f"{name} must be whole numbers from {least} to {most}")
+    return np.ascontiguousarray(array, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +92,34 @@ class Document:
     encoded: EncodedText | None = None
 
 
-EFFORTS = ("fast", "balanced", "exact")
-FREQUENCIES = ("collection", "matching")
+Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important first
+OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
+
+# What settings may be, as types, so that editors complete them; the tuples are the same words.
+OrderName = Literal["icf", "idf", "first", "random"]
+GatherName = Literal["cells", "faiss", "exhaustive"]
+GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
+EffortName = Literal["fast", "balanced", "exact"]
+FrequenciesName = Literal["collection", "matching"]
+StoreName = Literal["int8", "float16", "residual4"]
+Order: TypeAlias = OrderName | OrderFunction
+ORDER_NAMES: tuple[OrderName, ...] = get_args(OrderName)
+GATHERERS: tuple[GatherName, ...] = get_args(GatherName)  # the first that an index was built for is its default
+EFFORTS: tuple[EffortName, ...] = get_args(EffortName)
+FREQUENCIES: tuple[FrequenciesName, ...] = get_args(FrequenciesName)
+STORES: tuple[StoreName, ...] = get_args(StoreName)
+DEFAULT_STORE: StoreName = "int8"
+
+
+def check_choice(setting: str, value: object, choices: Collection[str]) -> None:
+    """Raise unless the value is one of the words that the setting takes."""
+    if not isinstance(value, str) or value not in choices:
+        raise UsageError(f"{setting} is one of {', '.join(choices)}, not {value!r}")
+
+
+def check_docno(docno: object) -> None:
+    if not isinstance(docno, str):
+        raise UsageError(f"a docno is a text, not {docno!r}")
 
 
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
@@ -85,22 +127,20 @@ class SearchSettings:
     """How to search. The same words, with the same defaults, on every surface; effort.py fills in what is left open."""
 
     k: int = 10  # hits wanted
-    p: int | Literal["auto"] | None = "auto"  # query embeddings to gather with; None: all of them
-    order: str | Order = "icf"  # which query embeddings matter most: see importance.ORDERS
-    gather: str = "auto"  # how candidates are found: see gather.GATHERERS
+    p: int | Literal["auto", "all"] | None = "auto"  # query embeddings to gather with; None, or "all": all of them
+    order: Order = "icf"  # which query embeddings matter most: see importance.py
+    gather: GatherSetting = "auto"  # how candidates are found: see gather/
     k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
     nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into
     candidates: int | None = None  # cells: documents that are scored exactly
-    effort: str = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
-    where: str | None = None  # which documents may be found: see filters.py
-    frequencies: str = "collection"  # whose token frequencies order the embeddings: its, or of those "matching" where
+    effort: EffortName = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
+    where: str | None = None  # which documents may be found: see storage/filters.py
+    frequencies: FrequenciesName = "collection"  # token frequencies of which documents decide the order
     partial: bool = False  # over shards: leave out those that cannot be reached, instead of failing
 
     def __post_init__(self) -> None:
-        if isinstance(self.p, str) and self.p != "auto":
-            raise UsageError(
-                f'p must be a whole number of at least 1, None to prune nothing, or "auto", not {self.p!r}'
-            )
+        if self.p == "all":
+            object.__setattr__(self, "p", None)  # one word for it from here on
         if self.p != "auto":
             check_p(self.p)
         for name in ("k", "k_prime"):
@@ -108,10 +148,13 @@ class SearchSettings:
         for name in ("nprobe", "candidates"):
             if getattr(self, name) is not None:
                 _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
-        if self.effort not in EFFORTS:
-            raise UsageError(f"effort is one of {', '.join(EFFORTS)}, not {self.effort!r}")
-        if self.frequencies not in FREQUENCIES:
-            raise UsageError(f"frequencies is one of {', '.join(FREQUENCIES)}, not {self.frequencies!r}")
+        if not callable(self.order):
+            check_choice("order", self.order, ORDER_NAMES)
+        check_choice("gather", self.gather, ("auto", *GATHERERS))
+        check_choice("effort", self.effort, EFFORTS)
+        check_choice("frequencies", self.frequencies, FREQUENCIES)
+        if self.where is not None and not isinstance(self.where, str):
+            raise UsageError(f"where is a text such as \"year >= 2020 and lang = 'en'\", not {self.where!r}")
         if not isinstance(self.partial, bool):
             raise UsageError(f"partial is True or False, not {self.partial!r}")
 
@@ -127,22 +170,25 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Settings with nothing left open: what one search really did."""
+    """Settings with nothing left open: what one search did.
+
+    Over shards, `k_prime`, `nprobe` and `candidates` are those of each shard.
+    """
 
     k: int
-    p: int | None
-    order: str | Order
-    gather: str
+    p: int | None  # None: all query embeddings
+    order: Order
+    gather: str  # over shards that did not all gather in the same way: their ways, with + between them
     k_prime: int
     nprobe: int
     candidates: int
     where: str | None = None
-    frequencies: str = "collection"
+    frequencies: FrequenciesName = "collection"
 
 
-def check_p(p: int | None) -> None:
+def check_p(p: object) -> None:
     if p is not None:
-        _check_whole_number("p", p, ", or None to prune nothing")
+        _check_whole_number("p", p, ', or None (or "all") to prune nothing')
 
 
 def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:
@@ -161,11 +207,17 @@ class SearchStats:
     documents_in_index: int
     documents_matching: int  # of those, what `where` lets through
     milliseconds: Mapping[str, float]  # encode, filter, prune, gather, score, fetch; over shards, the slowest; cluster
+    loading_milliseconds: float = 0.0  # before the search: the model, and kernels that this process had not compiled
     shards_missing: int = 0  # that could not be reached: their documents are not in the ranking
 
     @property
     def total_milliseconds(self) -> float:
         return sum(self.milliseconds.values())
+
+    @property
+    def search_milliseconds(self) -> float:
+        """All but the encoder, which does the same work pruned or not."""
+        return self.total_milliseconds - self.milliseconds["encode"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,3 +250,13 @@ class Ranking(Sequence[Hit]):
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a change of an index did."""
+
+    added: int = 0
+    replaced: int = 0
+    deleted: int = 0
+    missing: tuple[str, ...] = ()  # docnos that were to be deleted and are not there

@@ -1,153 +1,204 @@
-"""The whole pipeline on one screen:
+"""The pipeline of every search, over one index or over shards:
 
-query -> encoder -> filter -> importance order -> keep p -> gather candidates -> exact MaxSim with all -> ranking
+encode -> filter -> plan -> order -> prune -> gather -> score -> rank
+
+`search` decides, once for the whole collection, what is done (`decide`), and has it done (`find`): by a snapshot of one
+index, or by each shard, whose rankings are merged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from threading import Lock
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .effort import plan as make_plan
+from .cancellation import stop_if_cancelled
+from .effort import make_plan
 from .frequencies import Frequencies
-from .importance import Positions, order_positions
-from .records import (
-    EncodedText,
-    Hit,
-    Ranking,
-    SearchPlan,
-    SearchSettings,
-    SearchStats,
-)
+from .gather import gatherer
+from .importance import order_positions
+from .pruning import keep
+from .records import EncodedText, GatherName, Hit, Positions, Ranking, SearchPlan, SearchSettings, SearchStats
+from .storage.documents import StoredDocument
+from .storage.snapshot import Snapshot
 from .threads import in_order
 
-if TYPE_CHECKING:
-    from .index import Index
-    from .storage.documents import StoredDocument
-    from .storage.snapshot import Snapshot
+
+class Matching(NamedTuple):
+    """What a filter lets through."""
+
+    documents: int  # so many
+    frequencies: Frequencies  # that decide the order
+    allowed: NDArray[np.bool_] | None = None  # which documents may be found; None: all, or only the shards know
 
 
-def search(index: Index, query: str | EncodedText, settings: SearchSettings) -> Ranking:
+class Decision(NamedTuple):
+    """Everything that is decided before the first document is looked at."""
+
+    plan: SearchPlan
+    ordered: Positions  # all positions of the query, most important first
+    kept: Positions  # those to gather with
+    matching: Matching
+
+
+class Found(NamedTuple):
+    """The k best documents, and how they were found."""
+
+    hits: tuple[Hit, ...]
+    gathered: int  # documents that a kept embedding found
+    scored: int  # of those, scored exactly
+    plan: SearchPlan  # what was done, where it is not what was planned
+    shards_missing: int = 0
+
+
+class Searched(Protocol):
+    """What a search runs over: a snapshot of one index (OneIndex, below), or all shards of a collection."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def shards(self) -> int: ...
+
+    @property
+    def gatherers(self) -> Sequence[GatherName]: ...
+
+    def filter(self, settings: SearchSettings) -> Matching: ...
+
+    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found: ...
+
+
+class Searchable(Protocol):
+    """What `search` needs of an index."""
+
+    def load(self, query: object) -> float: ...
+
+    def encode_query(self, query: str | EncodedText) -> EncodedText: ...
+
+    def searched(self) -> Searched: ...
+
+
+def search(index: Searchable, query: str | EncodedText, settings: SearchSettings) -> Ranking:
+    loading = index.load(query)
     watch = Stopwatch()
-    snapshot = index.snapshot
     encoded = index.encode_query(query)
     watch.lap("encode")
-    prepared = prepare(snapshot, encoded, settings, watch)
-    watch.lap("prune")
-    hits, seen, scored = find(snapshot, encoded, prepared, watch)
+    searched = index.searched()
+    decision = decide(searched, encoded, settings, watch)
+    found = searched.find(encoded, decision, settings, watch)
     return Ranking(
-        hits=tuple(hits),
+        hits=found.hits,
         query=encoded,
-        kept=tuple(prepared.kept.tolist()),
-        plan=prepared.plan,
+        kept=tuple(decision.kept.tolist()),
+        plan=found.plan,
         stats=SearchStats(
             query_embeddings=len(encoded),
-            embeddings_kept=len(prepared.kept),
-            documents_gathered=seen,
-            documents_scored=scored,
-            documents_in_index=len(snapshot),
-            documents_matching=prepared.matching,
+            embeddings_kept=len(decision.kept),
+            documents_gathered=found.gathered,
+            documents_scored=found.scored,
+            documents_in_index=len(searched),
+            documents_matching=decision.matching.documents,
             milliseconds=watch.laps,
+            loading_milliseconds=loading,
+            shards_missing=found.shards_missing,
         ),
     )
 
 
-def find(snapshot: Snapshot, query: EncodedText, prepared: Prepared, watch: Stopwatch) -> tuple[list[Hit], int, int]:
-    """The k best, how many documents were gathered, and how many of them scored."""
-    k = prepared.plan.k
-    documents, seen = gather(snapshot, query, prepared)
-    watch.lap("gather")
-    scores = np.empty(0)
-    if len(documents):
-        query_for_rows = snapshot.store.prepare(query.embeddings, prepared.ordered)
-        scores = snapshot.score(query_for_rows, documents, k)
-    watch.lap("score")
-    hits = _best(snapshot, documents, scores, k)
-    watch.lap("fetch")
-    return hits, seen, len(documents)
-
-
-class Prepared(NamedTuple):
-    """Everything that is decided before the first document is looked at."""
-
-    plan: SearchPlan
-    frequencies: Frequencies
-    ordered: Positions  # all positions of the query, most important first
-    allowed: NDArray[np.bool_] | None  # which documents may be found; None: all
-    matching: int  # so many
-
-    @property
-    def kept(self) -> Positions:
-        return self.ordered[: self.plan.p]
-
-
-def prepare(
-    snapshot: Snapshot,
-    query: EncodedText,
-    settings: SearchSettings,
-    watch: Stopwatch | None = None,
-    ordered: Positions | None = None,
-) -> Prepared:
-    """`ordered` is given where frequencies beyond this snapshot's have decided already."""
-    allowed, matching, frequencies = snapshot.live, len(snapshot), snapshot.frequencies
-    if settings.where is not None:
-        filtered = snapshot.filtered(settings.where)
-        allowed, matching = filtered.allowed, filtered.count
-        if settings.frequencies == "matching":
-            frequencies = filtered.frequencies
-    if watch is not None:
-        watch.lap("filter")
-    plan = make_plan(settings, query, snapshot.prepared, len(snapshot), matching)
-    if ordered is None:
-        ordered = order_positions(plan.order, query, frequencies)
-    return Prepared(plan, frequencies, ordered, allowed, matching)
-
-
-def gather(snapshot: Snapshot, query: EncodedText, prepared: Prepared) -> tuple[NDArray[np.int64], int]:
-    """The documents to score, and how many they were chosen from."""
-    plan, embeddings = prepared.plan, query.embeddings[prepared.kept]
-    documents, seen = snapshot.gatherer(plan.gather).gather(embeddings, plan, prepared.allowed)
-    if plan.where is not None and len(documents) < min(plan.k, prepared.matching):
-        # Whoever matches has a right to be found.
-        return snapshot.gatherer("exhaustive").gather(embeddings, plan, prepared.allowed)
-    return documents, seen
-
-
 def search_many(
-    index: Index, queries: Iterable[str | EncodedText], settings: SearchSettings, threads: int | None = None
+    index: Searchable, queries: Iterable[str | EncodedText], settings: SearchSettings, threads: int | None = None
 ) -> Iterator[Ranking]:
     """Rankings in the order of the queries, several at a time: kernels and encoder work outside Python's lock."""
     return in_order(search, ((index, query, settings) for query in queries), threads)
 
 
-def candidates(index: Index, query: str | EncodedText, settings: SearchSettings) -> list[str]:
-    """The first stage alone: docnos of the documents that a search with these settings would score."""
-    snapshot = index.snapshot
-    encoded = index.encode_query(query)
-    return snapshot.docnos(gather(snapshot, encoded, prepare(snapshot, encoded, settings))[0])
+def decide(
+    searched: Searched, query: EncodedText, settings: SearchSettings, watch: Stopwatch | None = None
+) -> Decision:
+    """Filter, plan, order and prune."""
+    watch = watch or Stopwatch()
+    matching = searched.filter(settings)
+    watch.lap("filter")
+    plan = make_plan(settings, query, searched.gatherers, len(searched), matching.documents, searched.shards)
+    ordered = order_positions(plan.order, query, matching.frequencies)
+    kept = keep(ordered, plan.p)
+    watch.lap("prune")
+    return Decision(plan, ordered, kept, matching)
 
 
-def score(index: Index, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
-    """The second stage alone: Eq. 1 with all query embeddings, for any documents."""
-    snapshot = index.snapshot
-    encoded = index.encode_query(query)
-    numbers = snapshot.numbers(docnos)
-    if len(numbers) == 0:
-        return []
-    scores: list[float] = snapshot.score(snapshot.store.prepare(encoded.embeddings), numbers).tolist()
-    return scores
+class OneIndex:
+    """A snapshot, as a search sees it."""
+
+    shards = 1
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.gatherers = snapshot.gatherers
+
+    def __len__(self) -> int:
+        return len(self.snapshot)
+
+    def filter(self, settings: SearchSettings) -> Matching:
+        snapshot = self.snapshot
+        if settings.where is None:
+            return Matching(len(snapshot), snapshot.frequencies, snapshot.live)
+        filtered = snapshot.filtered(settings.where)
+        of_matching = settings.frequencies == "matching"
+        return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
+
+    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
+        return find(self.snapshot, query, decision, watch)
 
 
-def _best(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:
+def find(snapshot: Snapshot, query: EncodedText, decision: Decision, watch: Stopwatch) -> Found:
+    """Gather, score and rank."""
+    documents, gathered, plan = gather(snapshot, query, decision)
+    watch.lap("gather")
+    stop_if_cancelled()
+    scores = score(snapshot, query, documents, decision.ordered, plan.k)
+    watch.lap("score")
+    hits = rank(snapshot, documents, scores, plan.k)
+    watch.lap("fetch")
+    return Found(tuple(hits), gathered, len(documents), plan)
+
+
+def gather(snapshot: Snapshot, query: EncodedText, decision: Decision) -> tuple[NDArray[np.int64], int, SearchPlan]:
+    """The documents to score, how many they were chosen from, and the plan as it was done."""
+    plan, matching = decision.plan, decision.matching
+    if matching.documents == 0:
+        return np.empty(0, dtype=np.int64), 0, plan
+    embeddings = query.embeddings[decision.kept]
+    documents, gathered = gatherer(snapshot, plan.gather).gather(embeddings, plan, matching.allowed)
+    if plan.where is not None and len(documents) < min(plan.k, matching.documents):
+        # If fewer than k of the matching documents were gathered, score all of them.
+        plan = replace(plan, gather="exhaustive")
+        documents, gathered = gatherer(snapshot, plan.gather).gather(embeddings, plan, matching.allowed)
+    return documents, gathered, plan
+
+
+def score(
+    snapshot: Snapshot,
+    query: EncodedText,
+    documents: NDArray[np.int64],
+    ordered: Positions | None = None,
+    k: int | None = None,
+) -> NDArray[np.float64]:
+    """Eq. 1 with all query embeddings. With k, only the k best need be right; `ordered` makes that faster."""
+    if len(documents) == 0:
+        return np.empty(0)
+    return snapshot.score(snapshot.store.prepare(query.embeddings, ordered), documents, k)
+
+
+def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:
     """The k best; equal scores go by docno, so that a ranking never depends on luck."""
     if len(scores) > k:
         # Keep every document that ties with the k-th, and let the docnos decide.
-        some = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
-        documents, scores = documents[some], scores[some]
+        contending = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+        documents, scores = documents[contending], scores[contending]
     contenders: list[tuple[float, str, StoredDocument]] = []
     for segment, places, local in snapshot.by_segment(documents):
         numbers, minus = local.tolist(), (-scores[places]).tolist()
@@ -160,12 +211,22 @@ def _best(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.f
     return [Hit(docno, -minus, found.text, found.metadata) for minus, docno, found in best]
 
 
-def warm_up(index: Index) -> None:
-    """Kernels are compiled and files are read by the first search: better now than while somebody waits."""
-    one = EncodedText(np.zeros((1, index.dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
-    for gather in index.prepared:
-        if gather != "exhaustive":  # which would read all there is, and has no kernel of its own
-            search(index, one, SearchSettings(gather=gather))
+_compiled: set[tuple[str, str]] = set()  # (gather, store) whose kernels this process has compiled
+_compiling = Lock()
+
+
+def compile_kernels(snapshot: Snapshot) -> None:
+    """Kernels are compiled, or read from a cache, by their first call: here, so that no search is timed with it."""
+    with _compiling:
+        for name in snapshot.gatherers:
+            if name == "exhaustive" or (name, snapshot.manifest.store) in _compiled or not snapshot.embedded:
+                continue  # exhaustive gathering would read the whole index, and has no kernel of its own
+            dim = snapshot.manifest.dim
+            query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
+            searched = OneIndex(snapshot)
+            settings = SearchSettings(k=1, gather=name)
+            find(snapshot, query, decide(searched, query, settings), Stopwatch())
+            _compiled.add((name, snapshot.manifest.store))
 
 
 class Stopwatch:

@@ -22,6 +22,7 @@ from ..version import __version__
 from .options import (
     AsJson,
     AsTrec,
+    BuiltGatherers,
     Candidates,
     Corpus,
     Effort,
@@ -36,7 +37,6 @@ from .options import (
     OrderName,
     P,
     Partial,
-    Prepared,
     Queries,
     Query,
     RayForSearch,
@@ -44,15 +44,16 @@ from .options import (
     SkipBad,
     StoreName,
     Where,
+    built_as,
     number_or_word,
 )
 from .printing import (
     Skipped,
+    print_demo_summary,
     print_explanation,
     print_info,
     print_rankings,
     print_side_by_side,
-    print_summary,
     queries_asked,
     size_of,
 )
@@ -92,7 +93,7 @@ def index(
     model: Model = DEFAULT_MODEL,
     encoder: EncoderKind = "onnx",
     store: StoreName = "int8",
-    gather: Prepared = None,
+    gather: BuiltGatherers = None,
     skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index of that name.")] = False,
 ) -> None:
@@ -105,8 +106,7 @@ def index(
         path,
         corpus,
         encoder=load_encoder(model, encoder),
-        store=store,
-        gather=tuple(gather or ("cells",)),
+        **built_as(store, gather),
         overwrite=overwrite,
         on_bad=bad if skip_bad else None,
     )
@@ -218,8 +218,20 @@ def search(
     from ..cluster.search.open_index import open_index
 
     asked = queries_asked(query, queries, as_json, trec)
-    settings = SearchSettings(
-        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies, partial
+    settings = SearchSettings.of(
+        {
+            "k": k,
+            "p": number_or_word(p),
+            "order": order,
+            "gather": gather,
+            "k_prime": k_prime,
+            "nprobe": nprobe,
+            "candidates": candidates,
+            "effort": effort,
+            "where": where,
+            "frequencies": frequencies,
+            "partial": partial,
+        }
     )
     print_rankings(open_index(path, ray=ray, replicas=replicas), asked, settings, as_json, trec)
 
@@ -244,8 +256,19 @@ def explain(
     """Show token by token why a document has its score, and which embeddings gathered it."""
     from ..cluster.search.open_index import open_index
 
-    settings = SearchSettings(
-        k, number_or_word(p), order, gather, k_prime, nprobe, candidates, effort, where, frequencies
+    settings = SearchSettings.of(
+        {
+            "k": k,
+            "p": number_or_word(p),
+            "order": order,
+            "gather": gather,
+            "k_prime": k_prime,
+            "nprobe": nprobe,
+            "candidates": candidates,
+            "effort": effort,
+            "where": where,
+            "frequencies": frequencies,
+        }
     )
     explanation = open_index(path).explain(query, docno, **vars(settings))
     if as_json:
@@ -308,7 +331,7 @@ def demo(
             full, pruned = (opened.search(question, k=5, p=wanted) for wanted in (None, p))
         pairs.append((question, full, pruned))
         print_side_by_side(*pairs[-1], opened)
-    print_summary([(full, pruned) for _, full, pruned in pairs])
+    print_demo_summary([(full, pruned) for _, full, pruned in pairs])
     command = "secateurs" if shutil.which("secateurs") else sys.argv[0]  # in a virtual environment that is not active
     typer.echo(f'\nNow try:  {command} search {path} "delete a whole directory tree" -p {p}')
     typer.echo(f'          {command} explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -23,10 +23,12 @@ P = Annotated[
     ),
 ]
 OrderName = Annotated[
-    str, typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random.")
+    str,
+    typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random."),
 ]
 GatherName = Annotated[
-    str, typer.Option(metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto.")
+    str,
+    typer.Option(metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto."),
 ]
 KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
 NProbe = Annotated[
@@ -34,7 +36,8 @@ NProbe = Annotated[
 ]
 Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: documents to score exactly.")]
 Effort = Annotated[
-    str, typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open.")
+    str,
+    typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open."),
 ]
 Where = Annotated[
     str | None,
@@ -56,8 +59,11 @@ AsTrec = Annotated[bool, typer.Option("--trec", help="Print a TREC run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
 EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
-StoreName = Annotated[str, typer.Option(metavar="NAME", help="int8, float16 or residual4 (half of int8).")]
-Prepared = Annotated[
+StoreName = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="int8, float16 or residual4 (half of int8)."),
+]
+BuiltGatherers = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
 ]
@@ -74,6 +80,11 @@ RayForSearch = Annotated[
 Replicas = Annotated[
     int, typer.Option(metavar="N", help="With --ray: actors for each shard, on different nodes if there are any.")
 ]
+
+
+def built_as(store: str, gather: list[str] | None) -> dict[str, Any]:
+    """What --store and --gather were given, as Index.build takes it and checks it."""
+    return {"store": store, "gather": tuple(gather or ("cells",))}
 
 
 def number_or_word(p: str) -> int | Literal["auto"] | None:

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import SecateursError, UsageError
+from ..errors import UsageError
 from ..progress import progress_bar
 from ..queries import read_queries
 from ..records import Ranking, SearchSettings, SearchStats
+from ..trec import trec_line
 
 if TYPE_CHECKING:
-    from ..cluster.search.open_index import AnyIndex
+    from ..contract import AnyIndex
     from ..explain import Explanation
 
 
@@ -157,7 +158,7 @@ def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: An
         stats = ranking.stats
         heading = (
             f"{name}\n{stats.documents_gathered:,} gathered, {stats.documents_scored:,} scored, "
-            f"{_search_ms(ranking):.1f} ms"
+            f"{ranking.stats.search_milliseconds:.1f} ms"
         )
         table.add_column(Text(heading), no_wrap=True, overflow="ellipsis", ratio=1)
         table.add_column("", justify="right", style="dim", width=7)
@@ -175,21 +176,9 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in " ".join(text.split()))
 
 
-def trec_line(qid: str, docno: str, rank: int, score: float) -> str:
-    for name, value in (("qid", qid), ("docno", docno)):
-        if len(value.split()) != 1:
-            raise SecateursError(f"{name} {value!r} has white space in it, which a TREC run cannot hold: use --json")
-    return f"{qid} Q0 {docno} {rank} {score:.6f} secateurs"
-
-
-def _search_ms(ranking: Ranking) -> float:
-    """Everything but the encoder, which does the same work pruned or not."""
-    return ranking.stats.total_milliseconds - ranking.stats.milliseconds["encode"]
-
-
-def print_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
+def print_demo_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
     gathered = [sum(pair[side].stats.documents_gathered for pair in pairs) for side in (0, 1)]
-    spent = [sum(_search_ms(pair[side]) for pair in pairs) for side in (0, 1)]
+    spent = [sum(pair[side].stats.search_milliseconds for pair in pairs) for side in (0, 1)]
     same = sum(len({h.docno for h in full} & {h.docno for h in pruned}) / max(len(full), 1) for full, pruned in pairs)
     encode = sum(ranking.stats.milliseconds["encode"] for pair in pairs for ranking in pair) / (2 * len(pairs))
     print(

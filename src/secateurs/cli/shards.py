@@ -8,7 +8,7 @@ import typer
 
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
-from .options import EncoderKind, Model, Prepared, SkipBad, StoreName
+from .options import BuiltGatherers, EncoderKind, Model, SkipBad, StoreName, built_as
 from .printing import Skipped, size_of
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ def build(
     model: Model = DEFAULT_MODEL,
     encoder: EncoderKind = "onnx",
     store: StoreName = "int8",
-    gather: Prepared = None,
+    gather: BuiltGatherers = None,
     per_node: Annotated[
         bool,
         typer.Option("--per-node", help="Each shard on one machine's own disk; otherwise all must see FOLDER."),
@@ -65,8 +65,7 @@ def build(
         shards=shards,
         encoder=model,
         encoder_kind=encoder,
-        store=store,
-        gather=tuple(gather or ("cells",)),
+        **built_as(store, gather),
         overwrite=overwrite,
         per_node=per_node,
         ray_address=ray,

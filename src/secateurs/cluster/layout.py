@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ..errors import DamagedIndexError, SecateursError, UsageError
 from ..hashing import hash_of
+from ..storage.files import write_atomically
 from ..storage.manifest import SHARDS as SHARDS
-from ..storage.manifest import write_whole
 
 FORMAT = "secateurs-shards"
 FORMAT_VERSION = 1
@@ -39,7 +39,7 @@ class Layout:
     format_version: int = FORMAT_VERSION
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / SHARDS, json.dumps(asdict(self), indent=2, ensure_ascii=False).encode())
+        write_atomically(folder / SHARDS, json.dumps(asdict(self), indent=2, ensure_ascii=False).encode())
 
     @classmethod
     def read(cls, folder: Path) -> Layout:

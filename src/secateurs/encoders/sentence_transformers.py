@@ -25,16 +25,20 @@ _BATCH = 16
 
 
 class SentenceTransformersEncoder:
-    def __init__(self, model: str | Any, name: str | None = None) -> None:
-        """`model` is a folder, a hub name, or a loaded MultiVectorEncoder (then `name` says how to load it again)."""
+    def __init__(self, model: str | Any, name: str | None = None, revision: str | None = None) -> None:
+        """`model` is a folder, a hub name, or a loaded MultiVectorEncoder (then `name` says how to load it again).
+
+        `revision` is the commit of a hub model; without one it is the newest, and the spec says which that was.
+        """
         library = require("sentence_transformers", "st")
         if isinstance(model, str):
             name = str(Path(model).resolve()) if Path(model).is_dir() else model
             try:
-                model = library.MultiVectorEncoder(name)
+                model = library.MultiVectorEncoder(name, revision=revision)
             except (OSError, ValueError) as error:
                 raise SecateursError(f"sentence-transformers cannot load {name!r}: {error}") from error
         self._model = model
+        self._revision = revision or _commit_of(model)
         self._lock = Lock()
         self._name = name or "in memory"
         self._tokenizer: Any = model.tokenizer
@@ -59,7 +63,8 @@ class SentenceTransformersEncoder:
         for name, tensor in sorted(self._model.state_dict().items()):
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(require("torch", "st").uint8).numpy())
-        return {"kind": "st", "model": self._name, "fingerprint": digest.hexdigest()[:16]}
+        spec = {"kind": "st", "model": self._name, "fingerprint": digest.hexdigest()[:16]}
+        return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:
         with self._lock:  # a tokenizer takes new settings with every call, and two threads would mix theirs
@@ -69,9 +74,12 @@ class SentenceTransformersEncoder:
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
         remaining = iter(texts)
         while chunk := list(islice(remaining, _READ_AHEAD)):
-            encoded = self._model.encode_document(chunk, output_value=None, batch_size=_BATCH, show_progress_bar=False)
-            for text, features in zip(chunk, encoded, strict=True):
-                yield self._to_encoded(text, features, "document")
+            with self._lock:  # not while a chunk is handed over: whoever takes it may search meanwhile
+                features = self._model.encode_document(
+                    chunk, output_value=None, batch_size=_BATCH, show_progress_bar=False
+                )
+                encoded = [self._to_encoded(*pair, "document") for pair in zip(chunk, features, strict=True)]
+            yield from encoded
 
     def token_text(self, token_id: int) -> str:
         return str(self._tokenizer.convert_ids_to_tokens(token_id))
@@ -112,6 +120,12 @@ class SentenceTransformersEncoder:
             kinds[start : start + len(marker)] = TokenKind.MARKER
         kinds[masks] = TokenKind.MASK
         return kinds
+
+
+def _commit_of(model: Any) -> str | None:
+    """The hub's commit that transformers noted when it loaded the weights; None for a folder."""
+    commit = getattr(getattr(getattr(model[0], "auto_model", None), "config", None), "_commit_hash", None)
+    return commit if isinstance(commit, str) else None
 
 
 def _skipped_ids(model: Any) -> set[int]:

@@ -1,4 +1,4 @@
-"""Kept query embeddings to candidate documents. Three ways behind one protocol."""
+"""Kept query embeddings to candidate documents: one way per file, behind one protocol."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UsageError
-from ..records import SearchPlan
-
-GATHERERS = ("cells", "faiss", "exhaustive")  # the first that an index has been prepared for is its default
+from ..errors import SecateursError
+from ..records import GATHERERS, SearchPlan, check_choice
+from ..storage.snapshot import Snapshot
+from .cells import CellGatherer
+from .exhaustive import Exhaustive
+from .faiss_ivfpq import FaissGatherer
 
 
 class Gatherer(Protocol):
@@ -23,6 +25,16 @@ class Gatherer(Protocol):
         """
 
 
-def check_gatherer(name: str) -> None:
-    if name not in GATHERERS:
-        raise UsageError(f"gather is one of {', '.join(GATHERERS)}, not {name!r}")
+def gatherer(snapshot: Snapshot, name: str) -> Gatherer:
+    """The snapshot's gatherer of that name, opened once, however many threads come for it."""
+    made: Gatherer = snapshot.keep(f"gather {name}", lambda: _open(snapshot, name))
+    return made
+
+
+def _open(snapshot: Snapshot, name: str) -> Gatherer:
+    check_choice("gather", name, GATHERERS)
+    if name not in snapshot.gatherers:
+        raise SecateursError(f'{snapshot.path} was built without gather="{name}": build it again with  --gather {name}')
+    if name == "exhaustive" or not snapshot.embedded:
+        return Exhaustive.over(snapshot)
+    return FaissGatherer.over(snapshot) if name == "faiss" else CellGatherer.over(snapshot)

@@ -11,42 +11,50 @@ exact scoring, most promising first.
     cell_documents.npy   (listed,) int32: numbers of documents, ascending within a cell, each once
     embedding_cells.npy  (embeddings,) uint32: the cell of each embedding; store residual4 only
 
-The first two belong to the codebook, which all segments share, so that a query looks at the centroids once; the others
-to a segment. How they are made is in cell_lists.py.
+The first two belong to the codebook, which all segments share, so that a query meets each centroid once; the others
+belong to a segment. How they are made is in storage/cell_lists.py.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.cell_scores import add_up
 from ..kernels.maxsim import round_query
 from ..kernels.probing import Centroids
-from ..kernels.simd import compiled
 from ..records import SearchPlan
+from ..storage.cell_lists import CellLists
+from ..storage.snapshot import Snapshot
+from ..threads import usable_cores
 
-_ALL = np.zeros(0, dtype=bool)
-
-
-class Lists(NamedTuple):
-    """Which documents of one segment are in which cell."""
-
-    offsets: NDArray[np.int64]  # (cells + 1,)
-    documents: NDArray[np.int32]
+_EVERY_DOCUMENT = np.zeros(0, dtype=bool)
 
 
-class Cells:
+class CellGatherer:
     """Over segments whose documents are numbered one after another: each is (its first number, documents, lists)."""
 
-    def __init__(self, centroids: Centroids, segments: Sequence[tuple[int, int, Lists]], documents: int) -> None:
+    def __init__(
+        self,
+        centroids: Centroids,
+        segments: Sequence[tuple[int, int, CellLists]],
+        documents: int,
+        workspaces: Workspaces | None = None,
+    ) -> None:
         self._centroids = centroids
         self._segments = segments
         self._documents = documents
-        self._own = threading.local()  # each thread's sums: 16 bytes per document, made once
+        self._workspaces = workspaces or Workspaces()
+
+    @classmethod
+    def over(cls, snapshot: Snapshot) -> CellGatherer:
+        lists = [(first, len(segment), segment.lists) for first, segment in snapshot.embedded]
+        workspaces = snapshot.keep_for_good("workspaces", Workspaces)
+        return cls(snapshot.codebook.cells, lists, int(snapshot.firsts[-1]), workspaces)
 
     def gather(
         self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
@@ -55,78 +63,51 @@ class Cells:
             return np.empty(0, dtype=np.int64), 0
         rounded, unit = round_query(embeddings)
         nprobe = min(plan.nprobe, self._centroids.count)
-        one_more = min(nprobe + 1, self._centroids.count)  # the nearest cell not looked into
+        one_more = min(nprobe + 1, self._centroids.count)  # the nearest cell that is not probed
         cells, products = self._centroids.nearest(rounded, one_more)
-        sums, found = self._workspace()
-        count = 0
-        for first, documents, lists in self._segments:
-            part = sums[first : first + documents]
-            count += _add_up(
-                cells,
-                products,
-                nprobe,
-                unit,
-                lists.offsets,
-                lists.documents,
-                part,
-                part.view(np.float32),
-                _ALL if allowed is None else allowed[first : first + documents],
-                self._documents - 1 - first,
-                found[count:],
-            )
-        keys = found[:count]
-        if count > plan.candidates:
-            keys = np.partition(keys, count - plan.candidates)[count - plan.candidates :]
-        keys = np.sort(keys)[::-1]  # best first; equal sums by number
+        with self._workspaces.borrow(self._documents) as (sums, found):
+            count = 0
+            for first, documents, lists in self._segments:
+                own_sums = sums[first : first + documents]
+                count += add_up(
+                    cells,
+                    products,
+                    nprobe,
+                    unit,
+                    lists.offsets,
+                    lists.documents,
+                    own_sums,
+                    own_sums.view(np.float32),
+                    _EVERY_DOCUMENT if allowed is None else allowed[first : first + documents],
+                    self._documents - 1 - first,
+                    found[count:],
+                )
+            keys = found[:count]
+            if count > plan.candidates:
+                keys = np.partition(keys, count - plan.candidates)[count - plan.candidates :]
+            keys = np.sort(keys)[::-1]  # best first; equal sums by number
         return self._documents - 1 - (keys & 0xFFFFFFFF), count
 
-    def _workspace(self) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        if not hasattr(self._own, "arrays"):
-            sums = np.zeros((self._documents, 2), dtype=np.int32)
-            self._own.arrays = sums, np.empty(self._documents + 1, dtype=np.int64)
-        arrays: tuple[NDArray[np.int32], NDArray[np.int64]] = self._own.arrays
-        return arrays
 
+class Workspaces:
+    """Arrays for the sums of one search: 16 bytes per document, used again by the next search.
 
-@compiled
-def _add_up(
-    cells: NDArray[np.int32],
-    products: NDArray[np.int32],
-    nprobe: int,
-    unit: NDArray[np.float64],
-    offsets: NDArray[np.int64],
-    listed: NDArray[np.int32],
-    seen: NDArray[np.int32],
-    sums: NDArray[np.float32],
-    allowed: NDArray[np.bool_],
-    last: int,
-    found: NDArray[np.int64],
-) -> int:
-    """Approximate scores of one segment's documents; found[i] becomes (score's bits, last - document).
-
-    `seen` and `sums` are two views of one (documents, 2) array, so that a document costs one cache line: in seen[:, 0]
-    the last query embedding that saw the document, in sums[:, 1] its score above that of a document nobody saw. Bits
-    of positive floats order like the floats. Both are left zero. An empty `allowed` allows every document.
+    There are as many as searches run at once. Between searches at most one per core is kept, also over commits.
     """
-    count = 0
-    nothing = np.float32(0)
-    for i in range(len(cells)):
-        lowest = products[i, products.shape[1] - 1]
-        for j in range(nprobe):
-            gain = np.float32(unit[i] * (products[i, j] - lowest))
-            for at in range(offsets[cells[i, j]], offsets[cells[i, j] + 1]):
-                document = listed[at]
-                last_seen = seen[document, 0]
-                found[count] = document  # kept only if it is new: nothing here branches on what no CPU can guess
-                count += last_seen == 0
-                sums[document, 1] += gain if last_seen != i + 1 else nothing  # cells come best first: the first counts
-                seen[document, 0] = i + 1
-    everyone = len(allowed) == 0
-    kept = 0
-    for i in range(count):
-        document = found[i]
-        found[kept] = (np.int64(seen[document, 1]) << 32) | (last - document)
-        kept += everyone or allowed[document]
-        seen[document, 0] = 0
-        seen[document, 1] = 0
-    return kept
+
+    def __init__(self) -> None:
+        self._free: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
+        self._lock = Lock()
+
+    @contextmanager
+    def borrow(self, documents: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
+        """(documents, 2) zeros, which must be zeros again afterwards, and room for one more number than documents."""
+        with self._lock:
+            arrays = self._free.pop() if self._free else None
+        if arrays is None or len(arrays[0]) < documents:
+            room = documents + documents // 8  # so that a few additions need no new arrays
+            arrays = np.zeros((room, 2), dtype=np.int32), np.empty(room + 1, dtype=np.int64)
+        yield arrays[0][:documents], arrays[1]  # after an error they are not used again: they may not be zeros
+        with self._lock:
+            if len(self._free) < usable_cores():
+                self._free.append(arrays)

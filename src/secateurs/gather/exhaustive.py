@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import SearchPlan
+from ..storage.snapshot import Snapshot
 
 
 class Exhaustive:
@@ -13,6 +14,11 @@ class Exhaustive:
         """From the number of embeddings of each document."""
         self._embedded = lengths > 0
         self._documents = np.flatnonzero(self._embedded).astype(np.int64)
+
+    @classmethod
+    def over(cls, snapshot: Snapshot) -> Exhaustive:
+        lengths = [np.diff(segment.offsets) for segment in snapshot.segments]
+        return cls(np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
 
     def gather(
         self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None

@@ -3,86 +3,32 @@
     D_i(k') = documents that own one of the k' document embeddings nearest to query embedding i      (Eq. 2)
     D(k')   = union of D_i(k') over the kept query embeddings                                        (Eq. 3 and 4)
 
-An inverted list stores an id per embedding anyway, and here that id is the document's number, so that FAISS itself
-does the mapping of Eq. 2.
+The ids in the inverted lists are numbers of documents, so that FAISS itself does the mapping of Eq. 2. How the index is
+trained and filled is in storage/faiss_file.py.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..records import SearchPlan
-from ..storage.file_names import FAISS
-
-_TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that would starve the partitions
-_TRAINING_POINTS_PER_LIST = 64
-_MOST_TRAINING_POINTS_PER_LIST = 256
-_FEWEST_POINTS_PER_LIST = 39
-_ITERATIONS = 10
-_SMALL = 10_000  # embeddings below which a flat scan beats partitions, and PQ has too little to learn from
-_BLOCK = 65_536
+from ..storage.snapshot import Snapshot
 
 
-def build(
-    folder: Path,
-    offsets: NDArray[np.int64],
-    decode: Callable[[NDArray[np.int64] | slice], NDArray[np.float32]],
-    dim: int,
-    unit: bool,
-    on_progress: Callable[[int], None] = lambda embeddings: None,
-) -> None:
-    """Train on a seeded sample, add all embeddings a block at a time, write the index.
-
-    `decode` gives the embeddings of some rows as float32; `on_progress` hears how many were added. Embeddings of unit
-    length are compared by L2 distance, as in the paper; for others that would not be the order of their dot products.
-    """
-    import faiss
-
-    total = int(offsets[-1])
-    metric = faiss.METRIC_L2 if unit else faiss.METRIC_INNER_PRODUCT
-    index: Any = faiss.index_factory(dim, _recipe(total, dim), metric)
-    if total >= _SMALL:
-        wanted = max(int(total * _TRAINING_SHARE), _TRAINING_POINTS_PER_LIST * index.nlist)
-        most = _MOST_TRAINING_POINTS_PER_LIST * index.nlist  # FAISS would drop the rest
-        sample = np.sort(np.random.default_rng(0).choice(total, min(wanted, most, total), replace=False))
-        for clustering in [index.cp] + ([index.pq.cp] if hasattr(index, "pq") else []):
-            clustering.niter = _ITERATIONS
-        if hasattr(index, "pq"):  # its codebooks have 256 entries of few dimensions: more points only take longer
-            index.pq.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST
-        index.train(decode(sample))
-    for start in range(0, total, _BLOCK):
-        rows = np.arange(start, min(start + _BLOCK, total))
-        owners = np.searchsorted(offsets, rows, side="right") - 1
-        index.add_with_ids(decode(slice(start, start + len(rows))), owners)
-        on_progress(len(rows))
-    faiss.write_index(index, str(folder / FAISS))
-
-
-def _recipe(total: int, dim: int) -> str:
-    if total < _SMALL:
-        return "IDMap,Flat"
-    lists = 2 ** int(np.log2(min(4 * np.sqrt(total), total / _FEWEST_POINTS_PER_LIST)))  # 4,096 for 3 million
-    codes = max(m for m in range(1, 17) if dim % m == 0)  # bytes per embedding: 16 where the dimension allows
-    return f"IVF{lists},PQ{codes}x8" if codes >= 4 else f"IVF{lists},Flat"
-
-
-def read(path: Path) -> Any:
-    import faiss
-
-    return faiss.read_index(str(path))
-
-
-class FaissIVFPQ:
+class FaissGatherer:
     """Over segments whose documents are numbered one after another: each is (its first number, documents, index)."""
 
     def __init__(self, segments: Sequence[tuple[int, int, Any]]) -> None:
         self._segments = segments
+
+    @classmethod
+    def over(cls, snapshot: Snapshot) -> FaissGatherer:
+        return cls([(first, len(segment), segment.faiss) for first, segment in snapshot.embedded])
 
     def gather(
         self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
@@ -97,8 +43,9 @@ class FaissIVFPQ:
         faiss.omp_set_num_threads(1)  # one query, one thread
         try:
             for first, documents, index in self._segments:
-                some = None if allowed is None else allowed[first : first + documents]
-                distances, numbers = index.search(embeddings, k_prime, params=_parameters(index, plan.nprobe, some))
+                allowed_here = None if allowed is None else allowed[first : first + documents]
+                parameters = _parameters(index, plan.nprobe, allowed_here)
+                distances, numbers = index.search(embeddings, k_prime, params=parameters)
                 if index.metric_type == faiss.METRIC_L2:  # of unit rows: |q|^2 + 1 - 2 q . row
                     distances = (np.square(embeddings).sum(axis=1, keepdims=True) + 1 - distances) / 2
                 # FAISS fills up with -1 when it finds fewer than k'; as an index that would mean the last document.
@@ -118,9 +65,9 @@ class FaissIVFPQ:
 def _parameters(index: Any, nprobe: int, allowed: NDArray[np.bool_] | None) -> Any:
     """Per call, not on the index: other threads may search with other settings."""
     faiss: Any = importlib.import_module("faiss")  # its own type hints know less than it does
-    some: dict[str, Any] = {}
+    filtered: dict[str, Any] = {}
     if allowed is not None:
-        some["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
+        filtered["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     if hasattr(index, "nprobe"):
-        return faiss.SearchParametersIVF(nprobe=int(nprobe), **some)
-    return faiss.SearchParameters(**some)
+        return faiss.SearchParametersIVF(nprobe=int(nprobe), **filtered)
+    return faiss.SearchParameters(**filtered)

@@ -21,13 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from ..effort import plan
+from ..contract import AnyIndex
+from ..effort import make_plan
 from ..errors import UsageError, require
 from ..frequencies import Frequencies
-from ..importance import Order, Positions
 from ..index import Index
-from ..records import Document, EncodedText, SearchSettings
-from ..search import prepare
+from ..records import Document, EncodedText, OrderFunction, Positions, SearchSettings
 from ..threads import in_order
 
 require("pyterrier", "pyterrier")  # says which pip line is missing, where the imports below would only fail
@@ -45,7 +44,7 @@ class _Stage(pt.Transformer):
 
     schematic = _SCHEMATIC
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: AnyIndex) -> None:
         self.index = index
 
     def __repr__(self) -> str:
@@ -61,7 +60,7 @@ class _Stage(pt.Transformer):
 class _SearchStage(_Stage):
     """A stage with settings, which are those of `Index.search`."""
 
-    def __init__(self, index: Index, **settings: Any) -> None:
+    def __init__(self, index: AnyIndex, **settings: Any) -> None:
         super().__init__(index)
         self.settings = settings
         self._search = SearchSettings.of(settings)
@@ -110,8 +109,7 @@ class Prune(_SearchStage):
         return _with_columns(inp, {KEEP: [self._keep(query) for query in _queries(inp)]})
 
     def _keep(self, query: str | EncodedText) -> Positions:
-        encoded = self.index.encode_query(query)
-        return prepare(self.index.snapshot, encoded, self._search).kept
+        return self.index.decide(query, **self.settings).kept
 
 
 class Candidates(_SearchStage):
@@ -158,14 +156,14 @@ class Retriever(_SearchStage):
         if k >= self._search.k:
             return self
         nothing = EncodedText(np.empty((0, 1), np.float32), np.empty(0, np.int32), np.empty(0, np.uint8))
-        candidates = plan(self._search, nothing, self.index.prepared, len(self.index)).candidates
+        candidates = make_plan(self._search, nothing, self.index.gatherers, len(self.index)).candidates
         return Retriever(self.index, **{**self.settings, "k": k, "candidates": candidates})
 
 
 class TextLoader(_Stage):
     """Adds the text and metadata of documents, which the index keeps: what `pt.text.get_text(index)` makes."""
 
-    def __init__(self, index: Index, fields: str | Sequence[str] = "*") -> None:
+    def __init__(self, index: AnyIndex, fields: str | Sequence[str] = "*") -> None:
         super().__init__(index)
         self.fields = [fields] if isinstance(fields, str) else list(fields)
 
@@ -221,7 +219,7 @@ def _queries(frame: pd.DataFrame) -> list[str | EncodedText]:
     return list(frame["query"])
 
 
-def _fixed_order(keep: Positions) -> Order:
+def _fixed_order(keep: Positions) -> OrderFunction:
     """The order that puts these positions first."""
 
     def order(query: EncodedText, frequencies: Frequencies) -> Positions:

@@ -44,7 +44,7 @@ _DEEPEST = 4  # splits of splits
 _SPREAD_SAMPLE = 32  # rows that tell how far a type spreads
 
 
-class Cells(NamedTuple):
+class Clusters(NamedTuple):
     """Some cells: their centroids, and the rows that belong to them, cell after cell."""
 
     centroids: NDArray[np.int8]  # (cells, dim)
@@ -54,7 +54,7 @@ class Cells(NamedTuple):
 
 def cluster(
     read: Read, token_ids: NDArray[np.int32], cells: int | None = None, threads: int | None = None
-) -> Iterator[Cells]:
+) -> Iterator[Clusters]:
     """All rows in cells, a batch of cells at a time, in the order of the token ids."""
     if cells is None:
         cells = int(CELLS_PER_ROOT * len(token_ids) ** 0.5)
@@ -84,7 +84,7 @@ def _counting_sort(
 
 
 def _budgets(read: Read, order: NDArray[Any], bounds: NDArray[np.int64], cells: int) -> NDArray[np.int64]:
-    """Cells per type: one each, and the rest by frequency times spread. None has fewer than four rows per cell."""
+    """Clusters per type: one each, and the rest by frequency times spread. None has fewer than four rows per cell."""
     counts = np.diff(bounds)
     weight = np.zeros(len(counts), dtype=np.int64)  # integers: the same on any machine
     for first in range(0, len(counts), 1024):
@@ -166,7 +166,7 @@ def _starts(centroids: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.i
     return packed, start
 
 
-def _cluster_batch(read: Read, rows: Rows, bounds: NDArray[np.int64], budgets: NDArray[np.int64]) -> Cells:
+def _cluster_batch(read: Read, rows: Rows, bounds: NDArray[np.int64], budgets: NDArray[np.int64]) -> Clusters:
     most = int(budgets.sum())
     large = len(rows) > _BATCH  # then it is one type alone: learn from a sample, and assign the rest block by block
     learnt = rows
@@ -182,7 +182,7 @@ def _cluster_batch(read: Read, rows: Rows, bounds: NDArray[np.int64], budgets: N
         home = assign(read, rows, centroids, threads=1)
     order, edges = _by_type(home)
     used = home[order[edges[:-1]]]
-    return Cells(centroids[used], np.diff(edges), rows[order])
+    return Clusters(centroids[used], np.diff(edges), rows[order])
 
 
 @compiled
@@ -193,7 +193,7 @@ def _k_means(
     centroids: NDArray[np.int8],
     home: NDArray[np.int32],
 ) -> None:
-    """Cluster vectors[bounds[t]:bounds[t + 1]] into budgets[t] cells, for every t. Cells are numbered throughout."""
+    """Cluster vectors[bounds[t]:bounds[t + 1]] into budgets[t] cells, for every t. Clusters are numbered throughout."""
     dim = vectors.shape[1]
     groups = dim // 4
     first = 0

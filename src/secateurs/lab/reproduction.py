@@ -19,6 +19,7 @@ from ..corpus import IR_DATASETS
 from ..encoders import DEFAULT_MODEL
 from ..errors import SecateursError, UsageError, require
 from ..index import Index
+from ..records import GatherName
 from .built_in_collections import make
 from .expectations import Verdict, check_expectations, kind_of, resolve
 from .experiment import evaluate
@@ -38,7 +39,7 @@ class Reproduction:
     title: str
     about: str
     collection: Mapping[str, str]  # {made: NAME}, or {ir_datasets: ID}, which --collection FOLDER can stand in for
-    gather: Sequence[str]  # what the index is prepared for
+    gather: Sequence[GatherName]  # what the index is prepared for
     measures: Sequence[str]
     sweep: Sequence[str]
     baseline: str

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ..cli.printing import trec_line
 from ..errors import SecateursError
+from ..trec import trec_line
 from .measures import Hits
 from .results import replace_file
 from .topics import columns

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route
 from starlette.types import Receive
 
-from ..cluster.search.open_index import AnyIndex
+from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics

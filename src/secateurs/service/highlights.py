@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cluster.search.open_index import AnyIndex
+from ..contract import AnyIndex
 from ..errors import SecateursError
 from ..records import EncodedText
 from .answers import DocumentToken, Highlight, SimilarityMap

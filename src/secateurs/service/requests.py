@@ -10,11 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ..corpus import BadDocumentError, to_document
 from ..errors import UsageError
-from ..gather import GATHERERS
-from ..importance import ORDERS
 from ..records import (
     EFFORTS,
     FREQUENCIES,
+    GATHERERS,
+    ORDER_NAMES,
     Document,
     EncodedText,
     SearchSettings,
@@ -203,10 +203,10 @@ def _settings(limits: Limits) -> dict[str, Any]:
         return Annotated[int, Field(ge=1, le=most)]
 
     # A setting that is not here is taken as the dataclass declares it, so a new one is served the day it exists.
-    kinds: dict[str, Any] = get_type_hints(SearchSettings, localns={"Order": str}) | {
+    kinds: dict[str, Any] = get_type_hints(SearchSettings) | {
         "k": up_to(limits.k),
         "p": up_to(limits.p) | Literal["auto", "all"] | None,
-        "order": _one_of(*ORDERS),
+        "order": _one_of(*ORDER_NAMES),
         "gather": _one_of("auto", *GATHERERS),
         "k_prime": up_to(limits.candidates),
         "nprobe": up_to(limits.nprobe) | None,

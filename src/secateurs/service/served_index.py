@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.search.open_index import AnyIndex
+from ..contract import AnyIndex
 from ..errors import SecateursError, UsageError
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
 from .answers import (
@@ -112,7 +112,7 @@ class Served:
                     documents_gathered=stats.documents_gathered,
                     documents_scored=stats.documents_scored,
                     overlap=len(wanted & {hit.docno for hit in pruned}) / max(len(wanted), 1),
-                    milliseconds=min(map(_search_milliseconds, runs)),
+                    milliseconds=min(run.stats.search_milliseconds for run in runs),
                 )
             )
         return CurveAnswer(
@@ -165,8 +165,8 @@ class Served:
         """What the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
-        if gather not in ("auto", *self.index.prepared):
-            raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.prepared)} only")
+        if gather not in ("auto", *self.index.gatherers):
+            raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.gatherers)} only")
         if isinstance(query, str) and not self.index.has_encoder:
             raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
 
@@ -200,8 +200,8 @@ class Served:
 
     def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
         query = ranking.query
-        ordered, frequencies = self.index.importance(query, **settings)
-        counts = frequencies.collection_frequency(query.token_ids)
+        decision = self.index.decide(query, **settings)
+        counts = decision.matching.frequencies.collection_frequency(query.token_ids)
         kept = set(ranking.kept)
         return [
             QueryToken(
@@ -212,7 +212,7 @@ class Served:
                 importance=importance,
                 kept=position in kept,
             )
-            for importance, position in enumerate(ordered.tolist(), start=1)
+            for importance, position in enumerate(decision.ordered.tolist(), start=1)
         ]
 
     def _missing(self, docno: str) -> Problem:
@@ -247,10 +247,6 @@ class Served:
                 self.stale = True
             finally:
                 self._writing.release()
-
-
-def _search_milliseconds(ranking: Ranking) -> float:
-    return ranking.stats.total_milliseconds - ranking.stats.milliseconds["encode"]
 
 
 class _QueryCache:

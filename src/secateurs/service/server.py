@@ -14,11 +14,10 @@ from typing import Any
 
 import uvicorn
 
-from ..cluster.search.open_index import AnyIndex, open_index
+from ..cluster.search.open_index import open_index
+from ..contract import AnyIndex
 from ..encoders import Encoder
 from ..errors import SecateursError, UsageError
-from ..index import Index
-from ..search import warm_up
 from .app import Access, create_app
 from .keys import ApiKeys
 from .limits import Limits
@@ -82,8 +81,7 @@ def open_indexes(paths: Sequence[Path], **options: Any) -> dict[str, AnyIndex]:
                 index.use_encoder(encoders[fingerprint])
             encoders[fingerprint] = index.encoder
             index.encode_query("warm up")
-        if isinstance(index, Index):  # shards have done it where they are
-            warm_up(index)
+        index.load("")
         opened[name] = index
     return opened
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gather.cells import Lists
 from ..kernels.clustering import assign, cluster
 from ..kernels.maxsim import whole_dwords
 from .file_names import DOCUMENTS, OFFSETS
@@ -21,6 +20,13 @@ from .file_names import DOCUMENTS, OFFSETS
 Homes = NDArray[np.uint32]
 _BLOCK = 65_536  # rows compared at a time
 _SAMPLE = 64  # one row in so many tells how far rows are from their centroids
+
+
+class CellLists(NamedTuple):
+    """Which documents of one segment are in which cell."""
+
+    offsets: NDArray[np.int64]  # (cells + 1,)
+    documents: NDArray[np.int32]
 
 
 def learn(
@@ -34,7 +40,7 @@ def learn(
     """Cluster int8 rows; give the centroids, and the mean squared distance to expect of other rows of their kind.
 
     A centroid is the mean of its rows and so nearer to them than to others: without the row itself, the mean of n rows
-    would be n / (n - 1) times as far from it. Lists go to disk as they come; centroids are kept in memory.
+    would be n / (n - 1) times as far from it. CellLists go to disk as they come; centroids are kept in memory.
     """
     centroids, listed, cells_so_far = [], [], 0
     distances, counted = 0.0, 0
@@ -88,7 +94,7 @@ def place(
     return distances / max(total, 1)
 
 
-def join(folder: Path, parts: Iterable[tuple[Lists, NDArray[np.int64]]], cells: int) -> None:
+def join(folder: Path, parts: Iterable[tuple[CellLists, NDArray[np.int64]]], cells: int) -> None:
     """Lists of several segments as those of one. Each comes with its documents' new numbers, -1 for those that go."""
     pairs = []
     for lists, renumbered in parts:

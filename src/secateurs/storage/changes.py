@@ -8,11 +8,10 @@ it everybody does. What a crash leaves unnamed is swept away by the next change.
 from __future__ import annotations
 
 import shutil
-import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from ..corpus import OnBad
 from ..encoders import Encoder
 from ..errors import SecateursError
-from ..records import Document
+from ..records import Changes, Document
 from ..version import __version__
 from .checksums import describe_files
 from .compaction import (
@@ -33,32 +32,15 @@ from .compaction import (
     rewrite,
     to_merge,
 )
+from .files import new_folder_name, open_array
 from .locks import sweep, write_lock
-from .manifest import (
-    DELETIONS,
-    FORMAT_VERSION,
-    SEGMENTS,
-    DeletionsRecord,
-    Manifest,
-    SegmentRecord,
-    open_array,
-)
+from .manifest import DELETIONS, FORMAT_VERSION, SEGMENTS, DeletionsRecord, Manifest, SegmentRecord
+from .new_index import remove_leftovers
 from .segment_writer import Item, Made, Recipe, write_segment
 from .segments import Segment, read_frequencies, write_frequencies
 from .snapshot import Snapshot
-from .target import remove_leftovers
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a change did."""
-
-    added: int = 0
-    replaced: int = 0
-    deleted: int = 0
-    missing: tuple[str, ...] = ()  # docnos that were to be deleted and are not there
 
 
 class Writer:
@@ -162,7 +144,7 @@ class Writer:
     @contextmanager
     def _new_segment(self, make: Callable[[Path], Made]) -> Iterator[Made]:
         """A segment's folder, which goes again unless it is committed."""
-        folder = self.path / SEGMENTS / _new_name()
+        folder = self.path / SEGMENTS / new_folder_name()
         try:
             yield make(folder)
         finally:
@@ -191,7 +173,7 @@ class Writer:
     def _write_deletions(
         self, segment: Segment, before: DeletionsRecord | None, numbers: NDArray[np.int64]
     ) -> DeletionsRecord:
-        folder = self.path / DELETIONS / _new_name()
+        folder = self.path / DELETIONS / new_folder_name()
         folder.mkdir(parents=True)
         np.save(folder / "numbers.npy", numbers.astype(np.int32))
         if before is None:
@@ -234,7 +216,3 @@ def writing(path: Path, earlier: Snapshot, progress: bool | None) -> Iterator[Wr
             yield writer
         finally:
             sweep(path, Manifest.read(path))
-
-
-def _new_name() -> str:
-    return uuid.uuid4().hex[:12]  # no open reader can mistake it for its own

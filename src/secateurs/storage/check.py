@@ -9,7 +9,8 @@ import numpy as np
 from ..errors import DamagedIndexError
 from ..frequencies import Frequencies
 from .checksums import check_files
-from .manifest import DELETIONS, MANIFEST_COPY, REMEDY, Manifest, SegmentRecord
+from .files import REMEDY
+from .manifest import DELETIONS, MANIFEST_COPY, Manifest, SegmentRecord
 from .segments import Segment
 from .snapshot import Snapshot
 

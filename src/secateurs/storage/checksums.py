@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedIndexError, SecateursError
-from ..kernels.simd import compiled
+from ..kernels.checked_blocks import all_checked
 from .file_names import CELLS_OF_EMBEDDINGS, CENTROIDS, FILES_OF, GROUPS
-from .manifest import REMEDY, Files, open_array, sync_folder
+from .files import REMEDY, open_array, sync_folder
+from .manifest import Files
 
 BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
 _CHUNK = 1 << 20
@@ -86,7 +87,7 @@ class CheckedRows:
 
     def check(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
-        if _all_known(starts, ends, self._block_rows, self._unchecked):
+        if all_checked(starts, ends, self._block_rows, self._unchecked):
             return
         first, last = starts // self._block_rows, (ends - 1) // self._block_rows
         count = np.where(starts < ends, last - first + 1, 0)
@@ -97,19 +98,6 @@ class CheckedRows:
             if zlib.crc32(rows.data) != self._checksums[block]:
                 raise DamagedIndexError(f"{self._path} was altered (rows from {block * self._block_rows}): {REMEDY}")
             self._unchecked[block] = False
-
-
-@compiled
-def _all_known(
-    starts: NDArray[np.int64], ends: NDArray[np.int64], block_rows: int, unchecked: NDArray[np.bool_]
-) -> bool:
-    """Whether no block of these rows is still to be checked: nearly always so, and asked by every search."""
-    for i in range(len(starts)):
-        if starts[i] < ends[i]:
-            for block in range(starts[i] // block_rows, (ends[i] - 1) // block_rows + 1):
-                if unchecked[block]:
-                    return False
-    return True
 
 
 def _crc32(path: Path) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +13,9 @@ from ..kernels.probing import Centroids, group_cells
 from .checksums import check_bytes, check_files, describe_files
 from .codecs.stores import Int8Store
 from .file_names import CENTROIDS, GROUPS
+from .files import new_folder_name, open_array
 from .locks import Hold
-from .manifest import CODEBOOKS, CodebookRecord, Manifest, codebook_folder, open_array
+from .manifest import CODEBOOKS, CodebookRecord, Manifest, codebook_folder
 
 
 class Learnt(NamedTuple):
@@ -29,7 +29,7 @@ class Learnt(NamedTuple):
 
     def write(self, folder: Path) -> CodebookRecord:
         """Into the folder of an index that is being made or changed."""
-        name = uuid.uuid4().hex[:12]
+        name = new_folder_name()
         target = folder / CODEBOOKS / name
         target.mkdir(parents=True)
         if self.int8 is not None:

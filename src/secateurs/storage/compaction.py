@@ -26,15 +26,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..gather.cells import Lists
 from ..progress import progress_bar
 from ..records import Document, EncodedText
 from . import cell_lists
+from .cell_lists import CellLists
 from .checksums import BLOCK_ROWS, describe_files
 from .codecs.stores import Residuals
 from .documents import DocumentWriter
 from .file_names import CELLS_OF_EMBEDDINGS
-from .manifest import Manifest, SegmentRecord, new_array, widest
+from .files import new_array
+from .manifest import Manifest, SegmentRecord, widest
 from .rows import are_of_unit_length
 from .segment_writer import Made, Recipe, finish_rows, write_segment, write_tokens
 from .segments import Segment, rows_of
@@ -84,10 +85,12 @@ def to_merge(manifest: Manifest) -> list[str]:
     return []
 
 
-def live_documents(snapshot: Snapshot, without: Sequence[int] = ()) -> Iterator[Document]:
-    """Every document that is not deleted, with its embeddings as they are stored, in their order."""
+def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 0) -> Iterator[Document]:
+    """Every document that is not deleted, but the first `skip`, with its embeddings as they are stored, in order."""
     for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False):
         numbers = np.setdiff1d(_live(snapshot, first, segment), np.array(without, dtype=np.int64) - first)
+        skipped = min(skip, len(numbers))
+        numbers, skip = numbers[skipped:], skip - skipped
         cut = segment.documents.cut()
         for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
             some = numbers[start : start + _DOCUMENTS_PER_BLOCK]
@@ -197,7 +200,7 @@ def _like(snapshot: Snapshot, total: int) -> tuple[np.dtype[np.generic], tuple[i
 
 def _renumbered(
     chosen: Sequence[tuple[Segment, NDArray[np.int64]]],
-) -> Iterator[tuple[Lists, NDArray[np.int64]]]:
+) -> Iterator[tuple[CellLists, NDArray[np.int64]]]:
     first = 0
     for segment, numbers in chosen:
         renumbered = np.full(len(segment), -1, dtype=np.int64)

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DamagedIndexError, SecateursError, UsageError
-from .manifest import REMEDY
+from .files import REMEDY
 
 _IDS_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 _FEW = 100

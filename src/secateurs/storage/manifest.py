@@ -36,20 +36,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import re
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-from numpy.typing import DTypeLike, NDArray
-
 from ..errors import DamagedIndexError, SecateursError
+from ..records import GatherName, StoreName
 from .file_names import CENTROIDS, FILES_OF
+from .files import REMEDY, write_atomically
 
 FORMAT = "secateurs-index"
 FORMAT_VERSION = 3
@@ -58,9 +54,6 @@ MANIFEST_COPY = "manifest.copy.json"
 SHARDS = "shards.json"  # of a folder of indexes: see cluster/layout.py
 SEGMENTS, CODEBOOKS, DELETIONS = PARTS = ("segments", "codebooks", "deletions")
 OF_CODEBOOK = ("centre.npy", CENTROIDS, "levels.npy")
-REMEDY = "restore it from a copy, or try  secateurs check --repair"
-
-_HEADER = re.compile(rb"\{'descr': '(\|[iu]1|<[iuf][248])', 'fortran_order': False, 'shape': \(([\d, ]+)\), \} *\n")
 
 Files: TypeAlias = Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
 
@@ -120,8 +113,8 @@ def widest(records: Iterable[SegmentRecord]) -> tuple[float, float] | None:
 @dataclass(frozen=True)
 class Manifest:
     dim: int
-    store: str
-    gather: tuple[str, ...]  # what is prepared
+    store: StoreName
+    gather: tuple[GatherName, ...]  # what is prepared
     encoder: Mapping[str, Any]
     codebook: CodebookRecord
     segments: tuple[SegmentRecord, ...]
@@ -135,9 +128,9 @@ class Manifest:
         content = asdict(self)
         content["checksum"] = _checksum(content)
         packed = json.dumps(content, indent=2, ensure_ascii=False).encode()
-        write_whole(folder / MANIFEST, packed)
+        write_atomically(folder / MANIFEST, packed)
         with suppress(OSError):  # the change is made; the next one writes the copy again
-            write_whole(folder / MANIFEST_COPY, packed)
+            write_atomically(folder / MANIFEST_COPY, packed)
 
     @classmethod
     def read(cls, folder: Path, name: str = MANIFEST) -> Manifest:
@@ -201,68 +194,10 @@ class Manifest:
                 yield DELETIONS, record.deletions.name
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """All or nothing, and two that write the same file at once do not meet."""
-    new = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.new")
-    try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)  # on a full disk it would take what little room there is
-    sync_folder(path.parent)
-
-
 def codebook_folder(folder: Path, manifest: Manifest) -> Path:
     if manifest.codebook.name is None:
         return folder / SEGMENTS / manifest.segments[0].name
     return folder / CODEBOOKS / manifest.codebook.name
-
-
-def new_array(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> NDArray[Any]:
-    """An .npy file to be filled, mapped into memory. Its space is taken at once.
-
-    A full disk would otherwise show when a page is written back, and that kills the process.
-    """
-    array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-    if hasattr(os, "posix_fallocate"):
-        with path.open("rb+") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    return array
-
-
-def open_array(path: Path) -> NDArray[Any]:
-    """An .npy file, mapped into memory.
-
-    np.load parses the header with `ast`, which in Python 3.11 is not safe while other threads do the same. Also, of a
-    file that has been tampered with nothing should be believed.
-    """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(10)[8:], "little")
-        match = _HEADER.fullmatch(file.read(length))
-    if match is None:
-        raise DamagedIndexError(f"{path} was altered (in its header): {REMEDY}")
-    dtype = np.dtype(match[1].decode())
-    shape = tuple(int(size) for size in match[2].split(b",") if size.strip())
-    size = int(np.prod(shape)) * dtype.itemsize
-    if 10 + length + size != path.stat().st_size:
-        raise DamagedIndexError(f"{path} was altered (its header does not fit its size): {REMEDY}")
-    if size == 0:  # nothing to map
-        return np.empty(shape, dtype)
-    return np.asarray(np.memmap(path, dtype, "r", 10 + length, shape))  # a plain array: one type for the kernels
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in the folder survive a power cut, where the system can."""
-    if os.name == "nt":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

@@ -1,19 +1,25 @@
-"""Documents to a whole new index, at its place when it is finished and not before."""
+"""Documents to a whole new index: made in a hidden folder beside its place, and moved there when it is finished."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Mapping
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..corpus import OnBad
 from ..encoders import Encoder
+from ..errors import SecateursError
 from ..version import __version__
 from .codebooks import Learnt
-from .manifest import SEGMENTS, Manifest
+from .files import new_folder_name, sync_folder
+from .locks import sweep, write_lock
+from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, Manifest
 from .segment_writer import Item, Recipe, write_segment
-from .target import build_folder
 
 PRECOMPUTED = {"kind": "precomputed"}  # the spec of no encoder
 
@@ -39,7 +45,7 @@ def make_index(
     """
 
     def fill(folder: Path) -> Manifest:
-        segment = folder / SEGMENTS / uuid.uuid4().hex[:12]  # a name no open reader can mistake for its own
+        segment = folder / SEGMENTS / new_folder_name()
         made = write_segment(
             segment,
             items,
@@ -63,3 +69,81 @@ def make_index(
         )
 
     build_folder(path, fill, overwrite)
+
+
+def check_target(target: Path, overwrite: bool) -> None:
+    """Raise if an index may not be made there: before any work is done."""
+    if not target.exists():
+        return
+    if (target / MANIFEST).is_file():
+        if not overwrite:
+            raise SecateursError(f"there is an index at {target} already: choose another name, or allow overwriting")
+    elif not target.is_dir() or any(target.iterdir()):
+        raise SecateursError(f"{target} exists and is not an index: it is left as it is, choose another name")
+
+
+def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool) -> None:
+    """Let `fill` make the index in a hidden folder beside the target; only a finished one gets the target's name.
+
+    An index that is there already is replaced by one rename, that of its manifest: whoever opens it, and whenever the
+    power fails, finds the old one or the new one.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    hidden = target.parent / f".{target.name}.building-{platform.node()}-{os.getpid()}-{new_folder_name()}"
+    hidden.mkdir()
+    try:
+        manifest = fill(hidden)
+        if (target / MANIFEST).is_file():
+            with write_lock(target):
+                check_target(target, overwrite)  # somebody may have been first
+                for part, name in manifest.named():
+                    (target / part).mkdir(exist_ok=True)
+                    (hidden / part / name).rename(target / part / name)
+                    sync_folder(target / part)
+                manifest = replace(manifest, commit=_last_commit(target) + 1)
+                manifest.write(target)
+                sweep(target, manifest)
+        else:
+            manifest.write(hidden)
+            if target.is_dir():
+                target.rmdir()  # empty, see check_target
+            hidden.rename(target)
+            sync_folder(target.parent)
+    finally:
+        if hidden.exists():
+            shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _last_commit(target: Path) -> int:
+    for name in (MANIFEST, MANIFEST_COPY):
+        with suppress(SecateursError):
+            return Manifest.read(target, name).commit
+    return 0  # it cannot be read, which may be why it is replaced
+
+
+def remove_leftovers(target: Path) -> None:
+    """Folders of builds on this machine whose process is gone, for instance by a power cut."""
+    prefix = f".{target.name}.building-{platform.node()}-"
+    with suppress(OSError):
+        _remove_leftovers(target.parent, prefix)
+
+
+def _remove_leftovers(folder: Path, prefix: str) -> None:
+    for path in folder.iterdir():
+        if path.name.startswith(prefix):
+            pid = path.name.removeprefix(prefix).partition("-")[0]
+            if pid.isdigit() and not _runs(int(pid)):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    if os.name == "nt":
+        return True  # asking is not harmless there; leave the folder
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,19 +29,18 @@ from .checksums import check_bytes, check_files
 from .codecs.stores import Float16Store, Int8Store, Residuals, Store
 from .documents import row_checksum
 from .file_names import CELLS_OF_EMBEDDINGS, CENTROIDS
+from .files import REMEDY, new_folder_name, open_array
 from .locks import sweep, write_lock
 from .manifest import (
     DELETIONS,
     FORMAT_VERSION,
     MANIFEST,
     MANIFEST_COPY,
-    REMEDY,
     SEGMENTS,
     Files,
     Manifest,
     SegmentRecord,
     codebook_folder,
-    open_array,
 )
 from .segment_writer import Recipe, write_segment
 from .snapshot import Snapshot
@@ -66,7 +64,7 @@ def repair(path: Path) -> list[str]:
             return said or ["nothing is damaged"]
         rescue = _Rescue(path, manifest)
         recipe = Recipe(manifest.store, manifest.gather)
-        folder = path / SEGMENTS / uuid.uuid4().hex[:12]
+        folder = path / SEGMENTS / new_folder_name()
         try:
             made = write_segment(
                 folder,

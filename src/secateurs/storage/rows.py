@@ -13,7 +13,7 @@ from ..progress import progress_bar
 from .codebooks import Learnt
 from .codecs.stores import Int8Store, Residuals, Store, encode_residuals, fit_levels
 from .file_names import CELLS_OF_EMBEDDINGS
-from .manifest import new_array, open_array
+from .files import new_array, open_array
 
 SAMPLE = 200_000  # rows that decide the int8 step, or about so many
 UNIT = 0.01  # how far from 1 a length may be

@@ -21,17 +21,17 @@ from ..corpus import BadDocumentError, OnBad, to_document
 from ..encoders import Encoder
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..frequencies import Frequencies
-from ..gather import check_gatherer, faiss_ivfpq
 from ..hashing import hash_of
 from ..progress import progress_bar
-from ..records import Document, EncodedText
-from . import cell_lists
+from ..records import GATHERERS, STORES, Document, EncodedText, GatherName, StoreName, check_choice
+from . import cell_lists, faiss_file
 from .checksums import BLOCK_ROWS, block_checksums, describe_files
 from .codebooks import Learnt
-from .codecs.stores import Float16Store, Int8Store, Store, check_store
+from .codecs.stores import Float16Store, Int8Store, Store
 from .documents import DocumentWriter
 from .file_names import CELLS_OF_EMBEDDINGS
-from .manifest import SegmentRecord, new_array, open_array
+from .files import new_array, open_array
+from .manifest import SegmentRecord
 from .rows import (
     UNIT,
     reach_of,
@@ -49,13 +49,13 @@ Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl
 class Recipe(NamedTuple):
     """What is common to all segments of an index."""
 
-    store: str
-    gather: tuple[str, ...]
+    store: StoreName
+    gather: tuple[GatherName, ...]
 
     def check(self) -> None:
-        check_store(self.store)
+        check_choice("store", self.store, STORES)
         for name in self.gather:
-            check_gatherer(name)
+            check_choice("gather", name, GATHERERS)
 
     @property
     def has_cells(self) -> bool:
@@ -263,7 +263,7 @@ def finish_rows(
     if "faiss" in recipe.gather and total:
         store: Store = Float16Store() if recipe.store == "float16" or int8 is None else int8
         with progress_bar("building faiss", total, "embeddings", progress) as advance:
-            faiss_ivfpq.build(folder, offsets, lambda some: store.decode(rows[some]), rows.shape[1], unit, advance)
+            faiss_file.build(folder, offsets, lambda some: store.decode(rows[some]), rows.shape[1], unit, advance)
 
 
 def _name_of_int8(store: str) -> str:

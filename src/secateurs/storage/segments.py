@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..frequencies import Frequencies
-from ..gather.cells import Lists
 from ..kernels.maxsim import PreparedQuery, score, similarities
+from . import faiss_file
+from .cell_lists import CellLists
 from .checksums import CheckedRows, check_bytes, check_files
 from .codebooks import Codebook
 from .codecs.stores import Residuals
 from .documents import Documents
 from .file_names import CELLS_OF_EMBEDDINGS, DOCUMENTS, FAISS, OFFSETS
+from .files import open_array
 from .locks import Hold
-from .manifest import SegmentRecord, open_array
+from .manifest import SegmentRecord
 
 _DOCUMENTS_PER_BLOCK = 65_536
 
@@ -71,15 +73,13 @@ class Segment:
         return self._checked(CELLS_OF_EMBEDDINGS)
 
     @cached_property
-    def lists(self) -> Lists:
-        return Lists(self._checked(OFFSETS), self._checked(DOCUMENTS))
+    def lists(self) -> CellLists:
+        return CellLists(self._checked(OFFSETS), self._checked(DOCUMENTS))
 
     @cached_property
     def faiss(self) -> Any:
-        from ..gather.faiss_ivfpq import read
-
         check_bytes(self.folder, self.record.files, FAISS)
-        return read(self.folder / FAISS)
+        return faiss_file.read(self.folder / FAISS)
 
     def frequencies_of(self, documents: NDArray[np.int64]) -> Frequencies:
         """Counted over some of the documents."""

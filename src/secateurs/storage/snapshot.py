@@ -7,36 +7,30 @@ segment is rewritten.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, reduce
 from pathlib import Path
-from threading import Lock
+from threading import Lock, RLock
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DamagedIndexError, SecateursError, UsageError
+from ..errors import DamagedIndexError, SecateursError
 from ..frequencies import Frequencies
-from ..gather import GATHERERS, Gatherer, check_gatherer
-from ..gather.exhaustive import Exhaustive
 from ..kernels.maxsim import PreparedQuery
-from ..records import EncodedText
+from ..records import GATHERERS, EncodedText, GatherName, check_docno
 from .checksums import check_files
 from .codebooks import Codebook
 from .codecs.stores import Float16Store, Int8Store, Store
+from .files import REMEDY, open_array
 from .filters import Filter
 from .locks import FolderGoneError, Hold
-from .manifest import (
-    DELETIONS,
-    REMEDY,
-    SEGMENTS,
-    Manifest,
-    open_array,
-    widest,
-)
+from .manifest import DELETIONS, SEGMENTS, Manifest, widest
 from .segments import Segment, read_frequencies
 
 _FILTERS_KEPT = 64
+_T = TypeVar("_T")
 
 
 class Snapshot:
@@ -70,7 +64,9 @@ class Snapshot:
                     self.live = np.ones(sum(sizes), dtype=bool)
                 self.live[first + open_array(folder / "numbers.npy")] = False
                 self._gone.append(read_frequencies(folder))
-        self._gatherers: dict[str, Gatherer] = {}
+        self._kept: dict[str, Any] = {}
+        self._kept_for_good: dict[str, Any] = {} if earlier is None else earlier._kept_for_good
+        self._keeping = RLock()
         self._filters: OrderedDict[str, Filtered] = OrderedDict()
         self._lock = Lock()
 
@@ -99,7 +95,7 @@ class Snapshot:
         return reduce(Frequencies.__sub__, self._gone, total)
 
     @cached_property
-    def prepared(self) -> tuple[str, ...]:
+    def gatherers(self) -> tuple[GatherName, ...]:
         """The ways of gathering that this index can do, the default first."""
         empty = not any(record.embeddings for record in self.manifest.segments)
         return tuple(name for name in GATHERERS if name == "exhaustive" or empty or name in self.manifest.gather)
@@ -112,32 +108,25 @@ class Snapshot:
         assert int8 is not None
         return Int8Store(int8.centre, int8.step, widest(self.manifest.segments))
 
-    def gatherer(self, name: str) -> Gatherer:
-        with self._lock:  # opened once, however many threads come for it
-            if name not in self._gatherers:
-                self._gatherers[name] = self._open_gatherer(name)
-            return self._gatherers[name]
+    @property
+    def embedded(self) -> list[tuple[int, Segment]]:
+        """The segments that have embeddings, each with the number of its first document."""
+        segments = zip(self.firsts.tolist(), self.segments, strict=False)
+        return [(first, segment) for first, segment in segments if segment.record.embeddings]
 
-    def _open_gatherer(self, name: str) -> Gatherer:
-        check_gatherer(name)
-        if name not in self.prepared:
-            raise SecateursError(f'{self.path} was built without gather="{name}": build it again with  --gather {name}')
-        embedded = [
-            (first, len(segment), segment)
-            for first, segment in zip(self.firsts.tolist(), self.segments, strict=False)
-            if segment.record.embeddings
-        ]
-        if name == "exhaustive" or not embedded:
-            lengths = [np.diff(segment.offsets) for segment in self.segments]
-            return Exhaustive(np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
-        if name == "faiss":
-            from ..gather.faiss_ivfpq import FaissIVFPQ
+    def keep(self, name: str, make: Callable[[], _T]) -> _T:
+        """An object that is made when it is first asked for, by one thread, and lives as long as this snapshot."""
+        with self._keeping:
+            if name not in self._kept:
+                self._kept[name] = make()
+            kept: _T = self._kept[name]
+            return kept
 
-            return FaissIVFPQ([(first, count, segment.faiss) for first, count, segment in embedded])
-        from ..gather.cells import Cells
-
-        lists = [(first, count, segment.lists) for first, count, segment in embedded]
-        return Cells(self.codebook.cells, lists, int(self.firsts[-1]))
+    def keep_for_good(self, name: str, make: Callable[[], _T]) -> _T:
+        """The same, of an object that the snapshots after this one use too."""
+        with self._keeping:
+            kept: _T = self._kept_for_good.setdefault(name, make())
+            return kept
 
     def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
         """Eq. 1 for each of the documents; with k, only the k best need be right."""
@@ -165,8 +154,7 @@ class Snapshot:
 
     def find(self, docno: str) -> int | None:
         """The number of a live document."""
-        if not isinstance(docno, str):
-            raise UsageError(f"a docno is a text, not {docno!r}")
+        check_docno(docno)
         for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
             number = segment.documents.number(docno)
             if number is not None and (self.live is None or self.live[first + number]):

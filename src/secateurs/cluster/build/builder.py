@@ -25,8 +25,7 @@ from ...corpus import OnBad
 from ...encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ...errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
 from ...progress import progress_bar
-from ...records import Document
-from ...storage.codecs.stores import DEFAULT_STORE
+from ...records import DEFAULT_STORE, Document, GatherName, StoreName
 from ...storage.locks import write_lock
 from ...storage.new_index import PRECOMPUTED
 from ...storage.rows import sample_bound
@@ -50,8 +49,8 @@ def build_shards(
     shards: int,
     encoder: Encoder | str | None = DEFAULT_MODEL,
     encoder_kind: str = "onnx",
-    store: str = DEFAULT_STORE,
-    gather: Sequence[str] = ("cells",),
+    store: StoreName = DEFAULT_STORE,
+    gather: GatherName | Sequence[GatherName] = ("cells",),
     overwrite: bool = False,
     per_node: bool = False,
     ray_address: str | None = None,
@@ -73,9 +72,7 @@ def build_shards(
     The rest as in Index.build. The same call after an interruption goes on with what is missing. Gives how many shards,
     documents, embeddings, cut documents and bytes there are.
     """
-    if isinstance(gather, str):
-        gather = (gather,)
-    recipe = Recipe(store, tuple(dict.fromkeys(gather)))
+    recipe = Recipe(store, (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather)))
     recipe.check()
     shard_names(shards)
     folder = Path(path).absolute()

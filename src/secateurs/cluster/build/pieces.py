@@ -33,7 +33,7 @@ from ...encoders import Encoder
 from ...errors import DamagedIndexError, UsageError
 from ...hashing import hash_of
 from ...records import Document, EncodedText
-from ...storage.manifest import write_whole
+from ...storage.files import write_atomically
 from ...storage.rows import sampled_rows
 from ...storage.segment_writer import Item, are_unit, check_embeddings, encode, exact_sum
 from ..layout import shard_of
@@ -151,7 +151,7 @@ def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None
         unit=np.array([are_unit(one) for one in encoded], dtype=bool),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, content.getvalue())
+    write_atomically(path, content.getvalue())
 
 
 def _line(place: str, document: Document) -> bytes:

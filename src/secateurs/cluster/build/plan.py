@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -21,9 +20,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import SecateursError
+from ...records import GatherName, StoreName
 from ...storage.codecs.stores import Int8Store
+from ...storage.files import new_folder_name, write_atomically
 from ...storage.locks import LOCK
-from ...storage.manifest import write_whole
 from ...storage.segment_writer import Recipe
 from ..layout import SHARDS, Layout, ShardRecord, is_sharded, shard_names
 
@@ -39,14 +39,14 @@ _ABSENT = (FileNotFoundError, ValueError, TypeError, KeyError)
 class Plan:
     shards: tuple[ShardRecord, ...]
     encoder: Mapping[str, Any]
-    store: str
-    gather: tuple[str, ...]
+    store: StoreName
+    gather: tuple[GatherName, ...]
     corpus: Sequence[Mapping[str, Any]] | None  # sources as they were; None: documents that a program hands over
-    id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    id: str = field(default_factory=new_folder_name)
 
     def renewed(self) -> Plan:
         """The same, of which no shard is finished."""
-        return replace(self, id=uuid.uuid4().hex[:12])
+        return replace(self, id=new_folder_name())
 
     @property
     def recipe(self) -> Recipe:
@@ -152,9 +152,9 @@ def new_names(folder: Path, count: int) -> list[str]:
     names = shard_names(count)
     if not (folder / SHARDS).exists() and not any((folder / name).exists() for name in names):
         return names
-    generation = uuid.uuid4().hex[:6]
+    generation = new_folder_name()[:6]
     return [f"{name}-{generation}" for name in names]
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
-    write_whole(path, json.dumps(content, ensure_ascii=False).encode())
+    write_atomically(path, json.dumps(content, ensure_ascii=False).encode())

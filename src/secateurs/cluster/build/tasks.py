@@ -20,8 +20,8 @@ from ...encoders import Encoder, load_encoder
 from ...errors import EncoderMismatchError, SecateursError
 from ...index import Index
 from ...storage.codebooks import Learnt
+from ...storage.files import write_atomically
 from ...storage.locks import retire
-from ...storage.manifest import write_whole
 from ...storage.new_index import make_index
 from ...threads import granted_cores
 from ..layout import shard_names
@@ -135,7 +135,7 @@ def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str
                 dim=scale.dim,
             )
         own.mkdir(parents=True, exist_ok=True)
-        write_whole(own / FINISHED, json.dumps({"plan": plan.id}).encode())
+        write_atomically(own / FINISHED, json.dumps({"plan": plan.id}).encode())
     for path in own.glob("*.npz"):
         path.unlink(missing_ok=True)
     facts = Index(folder / name).info()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
+from ...contract import AnyIndex
 from ...errors import UsageError
 from ...index import Index
 from ..layout import is_sharded
 from .sharded_index import ShardedIndex
-
-AnyIndex: TypeAlias = Index | ShardedIndex
 
 
 def open_index(path: str | Path, ray: str | None = None, replicas: int = 1, **options: Any) -> AnyIndex:

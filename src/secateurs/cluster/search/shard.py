@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from ...errors import DamagedIndexError, SecateursError
 from ...explain import Evidence, Standing, find_evidence, find_standing
 from ...frequencies import Frequencies
-from ...importance import Positions
 from ...index import Index
-from ...records import Document, EncodedText, Hit, SearchSettings
-from ...search import Prepared, Stopwatch, find, prepare, warm_up
+from ...pruning import keep
+from ...records import Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
+from ...search import Decision, Found, OneIndex, Stopwatch, find, gather
 from ...storage.check import check_snapshot
+from ...storage.compaction import live_documents
 from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
@@ -41,7 +43,7 @@ class State:
     documents: int
     dim: int
     encoder: Mapping[str, Any]
-    prepared: tuple[str, ...]
+    gatherers: tuple[GatherName, ...]
     frequencies: Frequencies
     problem: str | None = None  # what was written since, and cannot be read
 
@@ -51,15 +53,13 @@ class Asked:
     """A query with everything that is decided for all shards alike."""
 
     query: EncodedText
+    plan: SearchPlan
     ordered: Positions  # by the frequencies of the whole collection
-    settings: SearchSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    hits: tuple[Hit, ...]
-    documents_gathered: int
-    documents_scored: int
+    found: Found
     milliseconds: Mapping[str, float]
     commit: int
 
@@ -69,7 +69,7 @@ class Shard:
         self._index = Index(Path(path))
         self._looked = time.monotonic()
         self._problem: str | None = None
-        warm_up(self._index)
+        self._index.load()
 
     def state(self, commit: int, known: int | None = None, look: bool = False) -> State | None:
         """None if it is still the known one. `look` for what others have written a moment ago."""
@@ -82,7 +82,7 @@ class Shard:
             len(snapshot),
             manifest.dim,
             dict(manifest.encoder),
-            snapshot.prepared,
+            snapshot.gatherers,
             snapshot.frequencies,
             self._problem,
         )
@@ -95,17 +95,33 @@ class Shard:
     def search(self, commit: int, asked: Asked) -> Answer:
         watch = Stopwatch()
         snapshot = self._at(commit)
-        prepared = _prepare(snapshot, asked, watch)
-        hits, gathered, scored = find(snapshot, asked.query, prepared, watch)
-        return Answer(tuple(hits), gathered, scored, watch.laps, snapshot.manifest.commit)
+        decision = _decision(snapshot, asked)
+        watch.lap("filter")
+        found = find(snapshot, asked.query, decision, watch)
+        return Answer(found, watch.laps, snapshot.manifest.commit)
+
+    def candidates(self, commit: int, asked: Asked) -> list[str]:
+        snapshot = self._at(commit)
+        documents, _, _ = gather(snapshot, asked.query, _decision(snapshot, asked))
+        return snapshot.docnos(documents)
+
+    def score(self, commit: int, query: EncodedText, docnos: Sequence[str]) -> list[float]:
+        self._at(commit)
+        return self._index.score(query, docnos)
 
     def evidence(self, commit: int, asked: Asked, docno: str) -> Evidence:
         snapshot = self._at(commit)
-        return find_evidence(snapshot, asked.query, _prepare(snapshot, asked), docno)
+        return find_evidence(snapshot, asked.query, _decision(snapshot, asked), docno)
 
     def standing(self, commit: int, asked: Asked, score: float, docno: str) -> Standing:
         snapshot = self._at(commit)
-        return find_standing(snapshot, asked.query, _prepare(snapshot, asked), score, docno)
+        return find_standing(snapshot, asked.query, _decision(snapshot, asked), score, docno)
+
+    def documents(self, commit: int, skip: int, most: int) -> tuple[list[Document], int]:
+        """At most so many documents with their embeddings, after the first `skip`; and the commit they are of."""
+        snapshot = self._at(commit)
+        documents = list(islice(live_documents(snapshot, skip=skip), most))
+        return documents, snapshot.manifest.commit
 
     def similarities(
         self, commit: int, query: EncodedText, docno: str
@@ -136,7 +152,7 @@ class Shard:
 
     def update(self, commit: int, documents: Sequence[Document]) -> State | None:
         """Documents that are encoded already: only who asked has an encoder."""
-        self._index.update_encoded(documents)
+        self._index.add_encoded(documents, replacing=True)
         return self.state(commit)
 
     def delete(self, commit: int, docnos: Sequence[str]) -> State | None:
@@ -170,5 +186,8 @@ class Shard:
             self._problem = str(error)
 
 
-def _prepare(snapshot: Snapshot, asked: Asked, watch: Stopwatch | None = None) -> Prepared:
-    return prepare(snapshot, asked.query, asked.settings, watch, asked.ordered)
+def _decision(snapshot: Snapshot, asked: Asked) -> Decision:
+    """What was decided for all shards, with this shard's part of the filter."""
+    plan = asked.plan
+    matching = OneIndex(snapshot).filter(SearchSettings(where=plan.where))
+    return Decision(plan, asked.ordered, keep(asked.ordered, plan.p), matching)

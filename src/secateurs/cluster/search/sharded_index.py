@@ -14,40 +14,28 @@ from functools import reduce
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...contract import EncodesQueries
-from ...corpus import BadDocumentError, OnBad, to_document
-from ...effort import plan as make_plan
-from ...effort import share
+from ...contract import AnyIndex, Documents
+from ...corpus import BadDocumentError, OnBad, to_document, with_places
 from ...encoders import Encoder
 from ...errors import DuplicateDocumentError, SecateursError, ShardsMissingError, UsageError
-from ...explain import Explanation, assemble
+from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
-from ...gather import check_gatherer
-from ...importance import Positions, order_positions
-from ...index import with_places
 from ...progress import progress_bar
-from ...records import (
-    Document,
-    EncodedText,
-    Ranking,
-    SearchPlan,
-    SearchSettings,
-    SearchStats,
-)
-from ...search import Stopwatch
-from ...storage.changes import Changes
+from ...records import Changes, Document, EncodedText, GatherName, SearchSettings
+from ...search import Decision, Found, Matching, Stopwatch, decide
 from ...storage.segment_writer import encode
-from ...threads import in_order
 from .shard import Answer, Asked
-from .shards import Members
+from .shards import Shards
+
+_EXPORTED_AT_ONCE = 256  # documents
 
 
-class ShardedIndex(EncodesQueries):
+class ShardedIndex(AnyIndex):
     """A collection in shards, open for searching. Safe to use from several threads.
 
     >>> with ShardedIndex("big.sec", ray="auto", replicas=2) as index:
@@ -70,140 +58,94 @@ class ShardedIndex(EncodesQueries):
         replicas   actors for each shard, on different nodes if there are any
         seconds    how long a search waits for a shard that does not answer, before it is missing
         """
-        self._members = Members(Path(path), ray, replicas, seconds)
+        self._shards = Shards(Path(path), ray, replicas, seconds)
         self._writing = Lock()
         try:
             super().__init__(Path(path), encoder)
         except BaseException:
-            self._members.close()
+            self._shards.close()
             raise
 
     def close(self) -> None:
         """Let go of the shards. Actors on Ray end."""
-        self._members.close()
-
-    def __enter__(self) -> ShardedIndex:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self._shards.close()
 
     @property
     def encoder_spec(self) -> Mapping[str, Any]:
-        return self._members.known[0].encoder
+        return self._shards.known[0].encoder
 
     @property
     def dim(self) -> int:
-        return max(state.dim for state in self._members.known)
+        return max(state.dim for state in self._shards.known)
 
     @property
-    def prepared(self) -> tuple[str, ...]:
-        """The ways of gathering that every shard can do, the default first."""
-        return self._members.prepared
+    def gatherers(self) -> tuple[GatherName, ...]:
+        return self._shards.gatherers
 
     @property
     def frequencies(self) -> Frequencies:
         """Token frequencies of the whole collection."""
-        return self._members.totals()[1]
+        return self._shards.totals()[1]
 
     def __len__(self) -> int:
-        return self._members.totals()[0]
+        return self._shards.totals()[0]
 
     def __contains__(self, docno: object) -> bool:
         if not isinstance(docno, str):
             return False
-        home = self._members.home(docno)
-        return bool(self._members.ask("has", {home: ([docno],)})[home])
+        home = self._shards.home(docno)
+        return bool(self._shards.ask("has", {home: ([docno],)})[home])
 
-    def search(self, query: str | EncodedText, k: int = SearchSettings.k, **settings: Any) -> Ranking:
-        """The k best documents of all shards. Settings as in `Index.search`.
+    def searched(self) -> _SearchedShards:
+        return _SearchedShards(self.path, self._shards)
 
-        A shard that cannot be reached is an error, ShardsMissingError; with `partial=True` it is left out, and
-        `ranking.stats.shards_missing` says how many were.
-        """
-        return self._search(query, SearchSettings.of({"k": k, **settings}))
-
-    def search_many(
-        self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
-    ) -> Iterator[Ranking]:
-        """A ranking for each query, in their order, several at a time."""
+    def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
         wanted = SearchSettings.of(settings)
-        return in_order(self._search, ((query, wanted) for query in queries), threads)
+        searched, encoded = self.searched(), self.encode_query(query)
+        decision = decide(searched, encoded, wanted)
+        answers = self._shards.ask("candidates", searched.to_all(encoded, decision), wanted.partial)
+        return [docno for docnos in answers.values() for docno in docnos]
 
-    def _search(self, query: str | EncodedText, settings: SearchSettings) -> Ranking:
-        watch = Stopwatch()
+    def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         encoded = self.encode_query(query)
-        watch.lap("encode")
-        decided = self._decide(encoded, settings)
-        watch.lap("prune")
-        answers: dict[int, Answer] = self._members.ask("search", self._members.to_all(decided.asked), settings.partial)
-        watch.lap("cluster")
-        self._members.note({number: answer.commit for number, answer in answers.items()})
-        best = heapq.merge(*(answer.hits for answer in answers.values()), key=lambda hit: (-hit.score, hit.docno))
-        hits = tuple(hit for hit, _ in zip(best, range(settings.k), strict=False))
-        slowest = max((answer.milliseconds for answer in answers.values()), key=_sum, default={})
-        times = {**watch.laps, **slowest, "cluster": max(watch.laps["cluster"] - _sum(slowest), 0.0)}
-        return Ranking(
-            hits=hits,
-            query=encoded,
-            kept=tuple(decided.kept.tolist()),
-            plan=decided.plan,
-            stats=SearchStats(
-                query_embeddings=len(encoded),
-                embeddings_kept=len(decided.kept),
-                documents_gathered=sum(answer.documents_gathered for answer in answers.values()),
-                documents_scored=sum(answer.documents_scored for answer in answers.values()),
-                documents_in_index=decided.documents,
-                documents_matching=decided.matching,
-                milliseconds=times,
-                shards_missing=len(self._members) - len(answers),
-            ),
-        )
-
-    def importance(self, query: EncodedText, **settings: Any) -> tuple[Positions, Frequencies]:
-        """All positions of a query, most important first, and the frequencies that decided it."""
-        decided = self._decide(query, SearchSettings.of(settings))
-        return decided.asked.ordered, decided.frequencies
-
-    def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> Explanation:
-        """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
-        wanted = SearchSettings.of(settings)
-        encoded = self.encode_query(query)
-        decided = self._decide(encoded, wanted)
-        home = self._members.home(docno)
-        evidence = self._members.ask("evidence", {home: (decided.asked, docno)})[home]
-        standings = self._members.ask(
-            "standing", self._members.to_all(decided.asked, evidence.score, docno), wanted.partial
-        )
-        ordered, p = decided.asked.ordered, decided.plan.p
-        return assemble(docno, encoded, ordered, p, decided.frequencies, evidence, list(standings.values()), self)
+        by_shard: dict[int, list[str]] = {}
+        for docno in docnos:
+            by_shard.setdefault(self._shards.home(docno), []).append(docno)
+        answers = self._shards.ask("score", {number: (encoded, own) for number, own in by_shard.items()})
+        scores: dict[str, float] = {}
+        for number, own in by_shard.items():
+            scores.update(zip(own, answers[number], strict=True))
+        return [scores[docno] for docno in docnos]
 
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """What MaxSim takes the maxima of, (document tokens, query embeddings); and those tokens' ids."""
-        home = self._members.home(docno)
-        found: tuple[NDArray[np.float64], NDArray[np.int32]] = self._members.ask(
-            "similarities", {home: (query, docno)}
-        )[home]
+        home = self._shards.home(docno)
+        found: tuple[NDArray[np.float64], NDArray[np.int32]] = self._shards.ask("similarities", {home: (query, docno)})[
+            home
+        ]
         return found
 
     def get(self, docno: str) -> Document:
         """The stored document of that docno."""
-        home = self._members.home(docno)
-        document: Document = self._members.ask("get", {home: (docno,)})[home]
+        home = self._shards.home(docno)
+        document: Document = self._shards.ask("get", {home: (docno,)})[home]
         return document
 
-    def add(
-        self,
-        documents: str | Path | Iterable[Document | Mapping[str, Any]],
-        *,
-        progress: bool | None = None,
-        on_bad: OnBad | None = None,
-    ) -> Changes:
-        """Add documents, each to the shard that its docno says. They are searchable, and safe, when this returns.
+    def documents(self) -> Iterator[Document]:
+        """Shard after shard. A shard that is changed meanwhile raises: begin again."""
+        for number in range(len(self._shards)):
+            read, commit = 0, None
+            while True:
+                page, seen = self._shards.ask("documents", {number: (read, _EXPORTED_AT_ONCE)})[number]
+                if commit not in (None, seen):
+                    raise SecateursError(f"{self.path} was changed while its documents were read: read them again")
+                yield from page
+                read, commit = read + len(page), seen
+                if len(page) < _EXPORTED_AT_ONCE:
+                    break
 
-        A docno that is there already is an error, and then nothing is added; with `on_bad` that document is skipped.
-        All of the documents are held in memory: for very many, build.
-        """
+    def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
+        """As `Index.add`, each document to the shard that its docno says. All are held in memory: for many, build."""
         with self._writing:
             batches, there = self._batches(documents, on_bad)
             for docno, place in there.items():
@@ -218,14 +160,7 @@ class ShardedIndex(EncodesQueries):
             self._write_documents(new, progress)
             return Changes(added=sum(map(len, new.values())))
 
-    def update(
-        self,
-        documents: str | Path | Iterable[Document | Mapping[str, Any]],
-        *,
-        progress: bool | None = None,
-        on_bad: OnBad | None = None,
-    ) -> Changes:
-        """Add documents, each in place of the one that has its docno, if there is one. One step in each shard."""
+    def update(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         with self._writing:
             batches, there = self._batches(documents, on_bad)
             self._write_documents(batches, progress)
@@ -236,29 +171,29 @@ class ShardedIndex(EncodesQueries):
         batches: dict[int, list[str]] = {}
         wanted = [docnos] if isinstance(docnos, str) else list(docnos)
         for docno in wanted:
-            batches.setdefault(self._members.home(docno), []).append(docno)
+            batches.setdefault(self._shards.home(docno), []).append(docno)
         with self._writing:
-            self._members.check_layout()
+            self._shards.check_layout()
             there = {docno for some in self._which_are_there(batches).values() for docno in some}
             some = {number: [docno for docno in batch if docno in there] for number, batch in batches.items()}
-            self._members.change("delete", {number: (batch,) for number, batch in some.items() if batch})
+            self._shards.change("delete", {number: (batch,) for number, batch in some.items() if batch})
         missing = tuple(docno for docno in dict.fromkeys(wanted) if docno not in there)
         return Changes(deleted=len(there), missing=missing)
 
     def compact(self, *, progress: bool | None = None) -> None:
         """Each shard as one segment, with cells learnt anew."""
         with self._writing:
-            self._members.check_layout()
-            self._members.change("compact", self._members.to_all())
+            self._shards.check_layout()
+            self._shards.change("compact", self._shards.to_all())
 
     def refresh(self) -> bool:
         """See what others have written; say whether they had."""
-        self._members.check_layout()
-        return self._members.look()
+        self._shards.check_layout()
+        return self._shards.look()
 
     def info(self) -> dict[str, Any]:
         """What the collection is and holds, in plain values; and each shard of it that can be reached."""
-        parts = self._members.ask("info", self._members.to_all(), partial=True)
+        parts = self._shards.ask("info", self._shards.to_all(), partial=True)
         if not parts:
             raise ShardsMissingError(f"none of the shards of {self.path} can be reached")
         first = next(iter(parts.values()))
@@ -269,60 +204,28 @@ class ShardedIndex(EncodesQueries):
             "token_types": len(self.frequencies.token_ids),
             "dim": self.dim,
             "store": first["store"],
-            "gather": list(self.prepared),
+            "gather": list(self.gatherers),
             "encoder": dict(self.encoder_spec),
             "shards": [
                 {"name": record.name, "node": record.node, "missing": number not in parts}
                 | {name: parts[number][name] for name in (*sums, "commit") if number in parts}
-                for number, record in enumerate(self._members.layout.shards)
+                for number, record in enumerate(self._shards.layout.shards)
             ],
-            "format_version": self._members.layout.format_version,
-            "written_by": self._members.layout.written_by,
+            "format_version": self._shards.layout.format_version,
+            "written_by": self._shards.layout.written_by,
         }
 
     def check(self) -> None:
         """Read every byte of every shard, and see that each document is in the shard that its docno says."""
-        shards = len(self._members)
-        _, failed = self._members.work("check", {number: (number, shards) for number in range(shards)})
+        shards = len(self._shards)
+        _, failed = self._shards.work("check", {number: (number, shards) for number in range(shards)})
         for error in failed.values():
             raise error
 
-    def _decide(self, query: EncodedText, settings: SearchSettings) -> _Decided:
-        """What holds for all shards: which embeddings gather, and how much each shard looks at."""
-        self._members.renew(settings.partial)
-        documents, frequencies = self._members.totals()
-        matching = documents
-        if settings.where is not None:
-            with_frequencies = settings.frequencies == "matching"
-            parts = self._members.ask(
-                "matching", self._members.to_all(settings.where, with_frequencies), settings.partial
-            ).values()
-            matching = sum(count for count, _ in parts)
-            if with_frequencies:
-                frequencies = reduce(Frequencies.__add__, (part for _, part in parts), Frequencies.none())
-        plan = make_plan(settings, query, self.prepared, documents, matching)
-        if plan.gather not in self.prepared:
-            check_gatherer(plan.gather)
-            raise SecateursError(
-                f'{self.path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
-            )
-        ordered = order_positions(plan.order, query, frequencies)
-        for_shards = replace(
-            settings,
-            p=plan.p,
-            order="first",  # it is decided; one's own function might not travel
-            gather=plan.gather,
-            k_prime=share(plan.k_prime, len(self._members)),
-            candidates=share(plan.candidates, len(self._members)),
-        )
-        return _Decided(Asked(query, ordered, for_shards), plan, frequencies, documents, matching)
-
-    def _batches(
-        self, documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
-    ) -> tuple[dict[int, list[Document]], dict[str, str]]:
+    def _batches(self, documents: Documents, on_bad: OnBad | None) -> tuple[dict[int, list[Document]], dict[str, str]]:
         """The documents by shard, after all that can be wrong with them has been looked for; and of those whose docno
         is there already, where they were given."""
-        self._members.check_layout()
+        self._shards.check_layout()
         places: dict[str, str] = {}
         batches: dict[int, list[Document]] = {}
         dim = self.dim
@@ -340,9 +243,12 @@ class ShardedIndex(EncodesQueries):
                 continue
             dim = self._check_embeddings(document, place, dim)
             places[document.docno] = place
-            batches.setdefault(self._members.home(document.docno), []).append(document)
+            batches.setdefault(self._shards.home(document.docno), []).append(document)
         there = self._which_are_there({n: [document.docno for document in batch] for n, batch in batches.items()})
         return batches, {docno: places[docno] for some in there.values() for docno in some}
+
+    def _compile(self) -> None:
+        """Shards do it where they are, when they are opened."""
 
     def _check_embeddings(self, document: Document, place: str, dim: int) -> int:
         """How many dimensions embeddings have: those of the collection, or of the first document."""
@@ -358,7 +264,7 @@ class ShardedIndex(EncodesQueries):
         return dim or own
 
     def _which_are_there(self, docnos: Mapping[int, list[str]]) -> dict[int, list[str]]:
-        return self._members.ask("has", {number: (some,) for number, some in docnos.items()})
+        return self._shards.ask("has", {number: (some,) for number, some in docnos.items()})
 
     def _write_documents(self, batches: Mapping[int, Sequence[Document]], progress: bool | None) -> None:
         """Encode here, with the one encoder there is, and hand over."""
@@ -371,21 +277,80 @@ class ShardedIndex(EncodesQueries):
                 encoded.append(replace(document, encoded=own))
                 advance(1)
         ready = iter(encoded)
-        self._members.change(
+        self._shards.change(
             "update", {number: (list(islice(ready, len(batch))),) for number, batch in batches.items() if batch}
         )
 
 
-class _Decided(NamedTuple):
-    asked: Asked
-    plan: SearchPlan
-    frequencies: Frequencies
-    documents: int
-    matching: int
+class _SearchedShards:
+    """All shards, as a search sees them."""
+
+    def __init__(self, path: Path, shards: Shards) -> None:
+        self._path, self._shards = path, shards
+        self.shards = len(shards)
+
+    def __len__(self) -> int:
+        return self._shards.totals()[0]
 
     @property
-    def kept(self) -> Positions:
-        return self.asked.ordered[: self.plan.p]
+    def gatherers(self) -> tuple[GatherName, ...]:
+        return self._shards.gatherers
+
+    def filter(self, settings: SearchSettings) -> Matching:
+        self._shards.renew(settings.partial)
+        documents, frequencies = self._shards.totals()
+        if settings.where is None:
+            return Matching(documents, frequencies)
+        of_matching = settings.frequencies == "matching"
+        arguments = self._shards.to_all(settings.where, of_matching)
+        parts = self._shards.ask("matching", arguments, settings.partial).values()
+        if of_matching:
+            frequencies = reduce(Frequencies.__add__, (part for _, part in parts), Frequencies.none())
+        return Matching(sum(count for count, _ in parts), frequencies)
+
+    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
+        """Each shard gathers, scores and ranks; what comes back is merged by score, equal scores by docno."""
+        plan = decision.plan
+        if plan.gather not in self.gatherers:
+            raise SecateursError(
+                f'{self._path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
+            )
+        answers: dict[int, Answer] = self._shards.ask("search", self.to_all(query, decision), settings.partial)
+        watch.lap("cluster")
+        self._shards.note({number: answer.commit for number, answer in answers.items()})
+        parts = [answer.found for answer in answers.values()]
+        merged = heapq.merge(*(part.hits for part in parts), key=lambda hit: (-hit.score, hit.docno))
+        slowest = max((answer.milliseconds for answer in answers.values()), key=_sum, default={})
+        for stage, milliseconds in slowest.items():
+            watch.laps[stage] = watch.laps.get(stage, 0.0) + milliseconds
+        watch.laps["cluster"] = max(watch.laps["cluster"] - _sum(slowest), 0.0)
+        ways = dict.fromkeys(part.plan.gather for part in parts)
+        return Found(
+            hits=tuple(islice(merged, plan.k)),
+            gathered=sum(part.gathered for part in parts),
+            scored=sum(part.scored for part in parts),
+            plan=replace(plan, gather="+".join(sorted(ways)) if ways else plan.gather),
+            shards_missing=len(self._shards) - len(answers),
+        )
+
+    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence:
+        home = self._shards.home(docno)
+        found: Evidence = self._shards.ask("evidence", {home: (_asked(query, decision), docno)})[home]
+        return found
+
+    def standings(
+        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
+    ) -> list[Standing]:
+        arguments = self._shards.to_all(_asked(query, decision), score, docno)
+        return list(self._shards.ask("standing", arguments, settings.partial).values())
+
+    def to_all(self, query: EncodedText, decision: Decision) -> Mapping[int, tuple[Asked]]:
+        return self._shards.to_all(_asked(query, decision))
+
+
+def _asked(query: EncodedText, decision: Decision) -> Asked:
+    # The order is decided, and a function of the user's own might not travel to another process.
+    return Asked(query, replace(decision.plan, order="first"), decision.ordered)
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:

@@ -16,13 +16,13 @@ from typing import Any
 
 from ...errors import EncoderMismatchError, PartlyWrittenError, SecateursError, ShardsMissingError, UsageError
 from ...frequencies import Frequencies
-from ...gather import GATHERERS
+from ...records import GATHERERS, GatherName
 from ..layout import Layout, shard_of
 from .local_shards import Arguments, Commits, Fleet, LocalFleet
 from .shard import State
 
 
-class Members:
+class Shards:
     def __init__(self, path: Path, ray: str | None, replicas: int, seconds: float) -> None:
         self._path = path
         self._folder = folder = path.absolute()
@@ -67,9 +67,9 @@ class Members:
         return [state for state in self._states if state is not None]
 
     @property
-    def prepared(self) -> tuple[str, ...]:
-        """The ways of gathering that every shard can do, the default first."""
-        return tuple(name for name in GATHERERS if all(name in state.prepared for state in self.known))
+    def gatherers(self) -> tuple[GatherName, ...]:
+        """The ways of gathering that every shard was built for, the default first."""
+        return tuple(name for name in GATHERERS if all(name in state.gatherers for state in self.known))
 
     def home(self, docno: str) -> int:
         if not isinstance(docno, str):

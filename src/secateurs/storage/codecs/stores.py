@@ -23,12 +23,8 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from ...errors import UsageError
+from ...kernels.decoding import decode_residuals
 from ...kernels.maxsim import Float16Query, PreparedQuery, prepare_int8
-from ...kernels.simd import compiled
-
-STORES = ("int8", "float16", "residual4")
-DEFAULT_STORE = "int8"
 
 
 class Store(Protocol):
@@ -99,7 +95,7 @@ class Residuals:
     def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int8]:
         codes, cells, centroids, levels = self._parts
         decoded = np.empty((len(cells[rows]), centroids.shape[1]), dtype=np.int8)
-        _decode_residuals(np.asarray(codes[rows]), np.asarray(cells[rows]), centroids, levels, decoded)
+        decode_residuals(np.asarray(codes[rows]), np.asarray(cells[rows]), centroids, levels, decoded)
         return decoded[:, : self.shape[1]]
 
 
@@ -127,26 +123,3 @@ def encode_residuals(
     half = rows.shape[1] // 2
     packed: NDArray[np.uint8] = codes[:, :half] | (codes[:, half:] << np.uint8(4))
     return packed
-
-
-@compiled
-def _decode_residuals(
-    codes: NDArray[np.uint8],
-    cells: NDArray[np.uint32],
-    centroids: NDArray[np.int8],
-    levels: NDArray[np.int8],
-    decoded: NDArray[np.int8],
-) -> None:
-    half = codes.shape[1]
-    for i in range(len(codes)):
-        cell = cells[i]
-        for d in range(half):
-            low = np.int16(centroids[cell, d]) + levels[codes[i, d] & 15]
-            high = np.int16(centroids[cell, half + d]) + levels[codes[i, d] >> 4]
-            decoded[i, d] = min(max(low, -127), 127)
-            decoded[i, half + d] = min(max(high, -127), 127)
-
-
-def check_store(name: str) -> None:
-    if name not in STORES:
-        raise UsageError(f"store is one of {', '.join(STORES)}, not {name!r}")

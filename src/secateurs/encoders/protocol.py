@@ -1,0 +1,29 @@
+"""What an index needs of an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from ..records import EncodedText
+
+DEFAULT_MODEL = "colbert-small"
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """What the index needs of an encoder."""
+
+    @property
+    def dim(self) -> int: ...
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        """What the manifest records: `kind` and `model` to load it again, `fingerprint` to know it again."""
+
+    def encode_query(self, text: str) -> EncodedText: ...
+
+    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
+        """One EncodedText per text, in order, reading no further ahead than it has to."""
+
+    def token_text(self, token_id: int) -> str: ...
