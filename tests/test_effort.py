@@ -59,6 +59,16 @@ def test_large_collections_are_searched_more_widely() -> None:
     assert [(one.nprobe, one.candidates) for one in chosen] == [(32, 256), (64, 1024)]
 
 
+@pytest.mark.parametrize("documents", [1_000, 100_000, 10_000_000, 10_000_000_000])
+def test_what_effort_chooses_is_bounded_for_any_size_and_any_filter(documents: int) -> None:
+    unfiltered = make_plan(SearchSettings(), query_of(8), EVERYTHING, documents)
+    for matching in (0, 1, 600, documents // 2, documents):
+        settings = SearchSettings(where="a = 1", gather="cells")
+        plan = make_plan(settings, query_of(8), EVERYTHING, documents, matching)
+        assert plan.nprobe <= 1024
+        assert plan.nprobe <= 8 * (unfiltered.nprobe + 1)  # + 1: both are rounded
+
+
 def test_there_are_always_enough_candidates_for_k() -> None:
     assert make_plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 4000
     assert make_plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING, 10_000).candidates == 100

@@ -169,13 +169,14 @@ def test_no_embedding_beats_the_bound_of_the_rest(seed: int) -> None:
     query = like_a_query(rng, 24, 5).astype(np.float64) * rng.uniform(0.5, 2, (24, 1))
     longest = 1.3
     table = bounds_of_the_rest(query, np.zeros(24), longest)
-    mixed = query[16:] * rng.random((8, 1)) + query[table[0].astype(int)] * rng.normal(size=(8, 1))
+    mixed = query[16:] * rng.random((8, 1)) + query[table["nearest"]] * rng.normal(size=(8, 1))
     embeddings = longest * mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
     for m, embedding in enumerate(embeddings):
-        near, along, across, inverse, most, radius, _, slack = table[:, m]
-        y = min(query[int(near)] @ embedding, most)
-        bound = along * y + across * np.sqrt(max(radius**2 - (y * inverse) ** 2, 0)) + slack
-        assert query[16 + m] @ embedding <= bound
+        bound = table[m]
+        y = min(query[bound["nearest"]] @ embedding, bound["turning_point"])
+        remainder = max(bound["longest"] ** 2 - (y * bound["inverse_length"]) ** 2, 0)
+        largest = bound["along"] * y + bound["across"] * np.sqrt(remainder) + bound["hidden"]
+        assert query[16 + m] @ embedding <= largest
 
 
 @given(problems(), st.randoms())

@@ -14,7 +14,7 @@ from secateurs.kernels import probing
 from secateurs.kernels.maxsim import round_query
 from secateurs.kernels.probing import Centroids, group_cells
 
-CELLS, WIDTH, MET = 12_000, 16, 60
+CELLS, WIDTH, PROBED = 12_000, 16, 60
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,7 +23,7 @@ def groups_for_few() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probing, "MANY_CELLS", 1000)
         patch.setattr(probing, "_CELLS_PER_GROUP", 16)
-        patch.setattr(probing, "_GROUPS_MET", MET)
+        patch.setattr(probing, "_GROUPS_PROBED", PROBED)
         yield
 
 
@@ -106,7 +106,7 @@ def test_with_groups_the_nearest_cells_of_the_best_groups_are_found(
     cells, products = grouped.nearest(rounded, wanted)
     centres, spread = outlines
     for i in range(kept):
-        best = np.argsort(-(centres @ rounded[i] + np.floor(65 * spread)), kind="stable")[: max(MET, wanted)]
+        best = np.argsort(-(centres @ rounded[i] + np.floor(65 * spread)), kind="stable")[: max(PROBED, wanted)]
         similar = centroids.astype(np.int64) @ rounded[i]
         there = np.sort(similar[np.isin(groups, best)])[::-1]
         assert products[i].tolist() == there[:wanted].tolist()
@@ -152,7 +152,7 @@ def test_an_index_with_many_cells_finds_with_groups_what_it_finds_without(tmp_pa
     index = Index.build(tmp_path / "i.sec", documents(3000), encoder=None)
     assert "cell_groups.npy" not in files(flat)
     assert "cell_groups.npy" in files(index)
-    assert np.load(index.snapshot.codebook.folder / "cell_groups.npy").max() > 4 * MET  # not nearly all are met
+    assert np.load(index.snapshot.codebook.folder / "cell_groups.npy").max() > 4 * PROBED  # not nearly all are met
     assert index.snapshot.codebook.centroids.tobytes() == flat.snapshot.codebook.centroids.tobytes()
     reopened = Index(index.path)
     shared = 0

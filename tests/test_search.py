@@ -2,13 +2,16 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
-from conftest import QUERIES, random_text
+from conftest import QUERIES, build_random, random_text
 
 from secateurs import Document, EncodedText, Index
-from secateurs.errors import UsageError
+from secateurs import search as pipeline
+from secateurs.cancellation import cancelled_by
+from secateurs.errors import CancelledError, UsageError
 from secateurs.kernels.maxsim import maxsim
 
 
@@ -128,3 +131,65 @@ def test_score_answers_in_the_order_asked_and_alone_as_in_company(index: Index) 
     assert scores == [index.score("send an email message", [docno])[0] for docno in asked]
     assert scores[0] == scores[2]
     assert index.score("send an email message", []) == []
+
+
+@pytest.mark.parametrize("gather", ["cells", "exhaustive"])
+def test_a_cancelled_search_stops_and_the_next_search_is_right(index: Index, gather: str) -> None:
+    expected = index.search(QUERIES[0], gather=gather).hits
+    stop = Event()
+    stop.set()
+    with cancelled_by(stop), pytest.raises(CancelledError):
+        index.search(QUERIES[0], gather=gather)
+    assert index.search(QUERIES[0], gather=gather).hits == expected
+
+
+def test_a_search_is_cancelled_between_blocks_of_query_embeddings_and_of_documents(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set the event at the n-th look, for every n until the search is done: each time it stops there."""
+    monkeypatch.setattr("secateurs.gather.cells._EMBEDDINGS_AT_ONCE", 4)
+    monkeypatch.setattr(pipeline, "_PAIRS_AT_ONCE", 32 * 100)
+    expected = index.search(QUERIES[1], p=None, gather="cells").hits
+
+    class SetAtLook(Event):
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            return self.looks > self.allowed
+
+    stopped = 0
+    while True:
+        stop = SetAtLook()
+        stop.allowed = stopped  # type: ignore[attr-defined]
+        with cancelled_by(stop):
+            try:
+                assert index.search(QUERIES[1], p=None, gather="cells").hits == expected
+                break
+            except CancelledError:
+                stopped += 1
+    assert stopped >= 2 * 8 + 2  # 32 embeddings probed and added four at a time, 256 documents scored 100 at a time
+
+
+def test_scores_do_not_depend_on_how_many_documents_are_scored_at_once(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = index.search(QUERIES[2], k=20, gather="exhaustive").hits
+    monkeypatch.setattr(pipeline, "_PAIRS_AT_ONCE", 32 * 7)
+    assert index.search(QUERIES[2], k=20, gather="exhaustive").hits == expected
+
+
+def test_the_plan_of_a_ranking_says_what_was_done_not_what_was_planned(tmp_path: Path) -> None:
+    """A filter under which the cells hold fewer than k matching documents: all matching documents are scored."""
+    index = build_random(tmp_path / "i.sec", 600)
+    query = random_text(np.random.default_rng(1), 1)
+    ranking = index.search(query, k=10, gather="cells", nprobe=1, where="i >= 590")
+    assert len(ranking) == 10
+    assert ranking.plan.gather == "exhaustive"
+    assert ranking.stats.documents_scored == 10
+    assert index.search(query, k=1, gather="cells", nprobe=4).plan.gather == "cells"
+
+
+def test_a_filter_that_nothing_matches_is_answered_without_gathering(index: Index) -> None:
+    ranking = index.search(QUERIES[0], p=None, gather="cells", where="docno = 'none'")
+    assert len(ranking) == ranking.stats.documents_gathered == ranking.stats.documents_scored == 0

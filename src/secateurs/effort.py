@@ -37,6 +37,7 @@ _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
+_MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 
 
 class _Level(NamedTuple):
@@ -91,7 +92,7 @@ def make_plan(
         nprobe = _FAISS_NPROBE
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
-        nprobe = round(level.nprobe * _growth(documents // shards) ** 0.5 * farther)
+        nprobe = min(round(level.nprobe * _growth(documents // shards) ** 0.5 * farther), _MOST_NPROBE)
     return SearchPlan(
         k=settings.k,
         p=p,

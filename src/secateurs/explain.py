@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .cancellation import stop_if_cancelled
 from .gather import gatherer
 from .records import EncodedText, SearchSettings, TokenKind
 from .search import Decision, Searchable, Searched, decide, gather, score
@@ -126,6 +127,7 @@ def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, do
     gather_with = gatherer(snapshot, decision.plan.gather)
     gathers = np.zeros(len(query), dtype=bool)
     for position in decision.kept.tolist():
+        stop_if_cancelled()
         alone, _ = gather_with.gather(query.embeddings[[position]], every_candidate, decision.matching.allowed)
         gathers[position] = number in alone
     return Evidence(

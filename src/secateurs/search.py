@@ -28,6 +28,8 @@ from .storage.documents import StoredDocument
 from .storage.snapshot import Snapshot
 from .threads import in_order
 
+_PAIRS_AT_ONCE = 1 << 21  # documents times query embeddings between two looks whether the search was cancelled
+
 
 class Matching(NamedTuple):
     """What a filter lets through."""
@@ -158,7 +160,6 @@ def find(snapshot: Snapshot, query: EncodedText, decision: Decision, watch: Stop
     """Gather, score and rank."""
     documents, gathered, plan = gather(snapshot, query, decision)
     watch.lap("gather")
-    stop_if_cancelled()
     scores = score(snapshot, query, documents, decision.ordered, plan.k)
     watch.lap("score")
     hits = rank(snapshot, documents, scores, plan.k)
@@ -190,7 +191,13 @@ def score(
     """Eq. 1 with all query embeddings. With k, only the k best need be right; `ordered` makes that faster."""
     if len(documents) == 0:
         return np.empty(0)
-    return snapshot.score(snapshot.store.prepare(query.embeddings, ordered), documents, k)
+    prepared = snapshot.store.prepare(query.embeddings, ordered)
+    at_once = max(_PAIRS_AT_ONCE // max(len(query), 1), 1)
+    scores = np.empty(len(documents))
+    for first in range(0, len(documents), at_once):
+        stop_if_cancelled()
+        scores[first : first + at_once] = snapshot.score(prepared, documents[first : first + at_once], k)
+    return scores
 
 
 def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:

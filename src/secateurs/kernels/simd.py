@@ -11,7 +11,11 @@ dim / 4, 16, 4); the others are read as they lie and one dword of them is copied
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,6 +23,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, register_model
 from numpy.typing import NDArray
@@ -32,13 +37,41 @@ _VECTOR = ir.VectorType(_I32, LANES)
 llvm.initialize_native_asmparser()  # for the two lines of assembly below
 
 
+@cache
+def _sources_digest(folder: Path) -> str:
+    """Changes with any Python file of the folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """Compiled code on disk, valid as long as no file of this folder changes.
+
+    numba's own cache looks at the file of the function only. A kernel also contains the code of the functions that it
+    calls from other files, `multiply_add` for instance, so a change there would leave the old machine code in use.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=(
+                self._impl.locator.get_source_stamp(),
+                _sources_digest(Path(function.__code__.co_filename).parent),
+            ),
+        )
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile once per machine where the result can be kept, and once per process where no folder is writable."""
-    try:
-        kept: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        kept = numba.njit(nogil=True)(function)
-    return kept
+    """Compile once per machine if the result can be stored, else once per process."""
+    dispatcher: Any = numba.njit(nogil=True)(function)
+    with suppress(RuntimeError):  # no folder is writable
+        dispatcher._cache = KernelCache(function)  # what numba.njit(cache=True) does, with its own cache
+    kernel: Callable[..., Any] = dispatcher
+    return kernel
 
 
 def pack(vectors: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
