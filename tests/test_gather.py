@@ -14,7 +14,7 @@ from secateurs import Document, EncodedText, Index
 from secateurs import gather as gathering
 from secateurs.errors import SecateursError, UsageError
 from secateurs.gather import gatherer
-from secateurs.kernels.maxsim import round_query
+from secateurs.kernels.simd import round_query
 from secateurs.records import SearchPlan
 from secateurs.storage.faiss_file import _recipe
 from secateurs.storage.file_names import CELLS

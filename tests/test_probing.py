@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
 from secateurs.kernels import probing
-from secateurs.kernels.maxsim import round_query
 from secateurs.kernels.probing import Centroids, group_cells
+from secateurs.kernels.simd import round_query
 
 CELLS, WIDTH, PROBED = 12_000, 16, 60
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
 from ..kernels.cell_scores import add_points, take_points
-from ..kernels.maxsim import round_query
 from ..kernels.probing import Centroids
+from ..kernels.simd import round_query
 from ..records import SearchPlan
 from ..storage.cell_lists import CellLists
 from ..storage.snapshot import Snapshot
@@ -109,6 +109,7 @@ class Workspaces:
 
     def __init__(self) -> None:
         self._free: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
+        self._most = usable_cores()
         self._lock = Lock()
 
     @contextmanager
@@ -121,5 +122,5 @@ class Workspaces:
             arrays = np.zeros((room, 2), dtype=np.int32), np.empty(room + 1, dtype=np.int64)
         yield arrays[0][:documents], arrays[1]  # after an exception they are dropped: they may not be zeros
         with self._lock:
-            if len(self._free) < usable_cores():
+            if len(self._free) < self._most:
                 self._free.append(arrays)

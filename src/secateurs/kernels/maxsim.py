@@ -29,6 +29,7 @@ from .simd import (
     multiply_add,
     pack,
     prefetch,
+    round_query,
     splat,
     store,
 )
@@ -126,12 +127,6 @@ def similarities(query: PreparedQuery, rows: NDArray[Any]) -> NDArray[np.float64
     if len(rows) == 0 or query.count == 0:
         return np.zeros((len(rows), query.count))
     return np.asarray(numkong.dots_packed(rows, query.packed)).astype(np.float64)
-
-
-def round_query(query: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Query embeddings as int8, each with a step of its own, and these steps."""
-    reach = np.abs(query).max(axis=1, initial=1e-12).astype(np.float64)  # (query embeddings,)
-    return np.rint(query * (127 / reach)[:, None]).astype(np.int8), reach / 127
 
 
 def prepare_int8(

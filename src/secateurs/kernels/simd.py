@@ -74,6 +74,12 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return kernel
 
 
+def round_query(query: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """Query embeddings as int8, each with a step of its own, and these steps."""
+    reach = np.abs(query).max(axis=1, initial=1e-12).astype(np.float64)  # (query embeddings,)
+    return np.rint(query * (127 / reach)[:, None]).astype(np.int8), reach / 127
+
+
 def pack(vectors: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """int8 vectors in the order in which lanes are loaded, and where an accumulator for them starts.
 
