@@ -14,6 +14,8 @@ What the paper leaves open, and what we chose (docs/importance.md has the measur
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -69,15 +71,27 @@ def order_positions(order: Order, query: EncodedText, frequencies: Frequencies) 
     if not callable(order):
         check_choice("order", order, ORDER_NAMES)
         return ORDERS[order](query, frequencies)
+    _check_signature(order)
+    given = order(query, frequencies)
     try:
-        positions = np.asarray(order(query, frequencies))
-    except TypeError as error:
-        raise UsageError(
-            f"an order function takes (query, frequencies) and returns the query's positions; this one failed: {error}"
-        ) from error
-    if positions.dtype.kind not in "iu" or not np.array_equal(np.sort(positions, axis=None), np.arange(len(query))):
+        positions = np.asarray(given)
+    except ValueError:  # lists of unequal length
+        positions = np.empty(0, dtype=np.int64)
+    if positions.dtype.kind not in "iu" or not np.array_equal(np.sort(positions), np.arange(len(query))):
         raise UsageError(
             f"an order function must return each of the query's {len(query)} positions exactly once, "
-            f"most important first, as whole numbers: this one returned {positions!r:.200}"
+            f"most important first, as whole numbers: this one returned {given!r:.200}"
         )
     return positions.astype(np.int64)
+
+
+def _check_signature(order: OrderFunction) -> None:
+    """Before the call, so that a TypeError inside the user's function is not mistaken for a wrong signature."""
+    try:
+        inspect.signature(order).bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"an order function takes (query, frequencies) and returns the query's positions: {error}"
+        ) from error
+    except ValueError:  # a built-in function that has no signature
+        pass

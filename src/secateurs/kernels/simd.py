@@ -1,10 +1,11 @@
-"""Sixteen 32-bit lanes for numba: the one instruction that late interaction lives on, dot products of int8 vectors.
+"""Sixteen 32-bit lanes for numba: dot products of int8 vectors with the CPU's own instruction.
 
-Plain numba does not find it. `multiply_add` is the CPU's own (AVX-512 VNNI) where there is one, and elsewhere the same
-arithmetic in vector operations that LLVM knows for any CPU: integers, so the result is the same to the last bit.
+numba does not emit that instruction by itself. `multiply_add` is the CPU's instruction (AVX-512 VNNI) if there is one,
+and otherwise the same arithmetic in vector operations that LLVM has for any CPU. Both are integer arithmetic, so the
+result is the same to the last bit.
 
 Vectors that are multiplied with many others are packed sixteen at a time, four dimensions to a lane, (count / 16,
-dim / 4, 16, 4); the others are read as they lie and one dword of them is copied to all lanes:
+dim / 4, 16, 4); the others are read in place, and a dword of them is copied to all lanes:
 
     lanes += splat of 4 dimensions of one vector  *  4 dimensions of sixteen packed vectors
 """
@@ -190,7 +191,7 @@ def multiply_add(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
 
 
 def _add_pairs(builder: Any, one: Any, other: Any) -> Any:
-    """Products of int16, neighbours added: x86 has had one instruction for it since 1997, and LLVM finds it."""
+    """Products of int16, neighbours added: LLVM emits x86's instruction for it (pmaddwd)."""
     wide = ir.VectorType(_I32, 2 * LANES)
     products = builder.mul(builder.sext(one, wide), builder.sext(other, wide))
     nothing = ir.Constant(wide, ir.Undefined)
