@@ -237,9 +237,3 @@ def test_importance_can_follow_what_matches(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="frequencies is one of collection, matching"):
         index.search(query, frequencies="all")
-
-
-def test_an_index_of_an_older_version_says_how_to_get_filters() -> None:
-    old = Index(Path(__file__).parent / "data" / "format-2")
-    with pytest.raises(UsageError, match="compact the index first"):
-        old.search(random_text(np.random.default_rng(0), 2, 8), where="i = 1")

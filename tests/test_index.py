@@ -1,5 +1,6 @@
 """Building and opening an index, and what it refuses."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import EncoderMismatchError, UsageError
+from secateurs.records import STORES
 from secateurs.storage.manifest import FORMAT_VERSION, MANIFEST
 
 
@@ -192,11 +194,25 @@ def test_an_index_of_embeddings_says_that_it_has_no_encoder(tmp_path: Path) -> N
         build_random(tmp_path / "i.sec").search("words")
 
 
-def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(99, "reads format 1: pip install --upgrade secateurs"), (0, "reads format 1: index again")]
+)
+def test_an_unknown_format_says_what_to_do(tmp_path: Path, version: int, remedy: str) -> None:
     build_random(tmp_path / "i.sec")
     manifest = tmp_path / "i.sec" / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
-    with pytest.raises(SecateursError, match="pip install --upgrade secateurs"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": version}))
+    with pytest.raises(SecateursError, match=f"has index format {version}, .*{remedy}"):
+        Index(tmp_path / "i.sec")
+
+
+def test_a_manifest_with_other_fields_under_the_same_version_says_so(tmp_path: Path) -> None:
+    build_random(tmp_path / "i.sec")
+    manifest = tmp_path / "i.sec" / MANIFEST
+    content = json.loads(manifest.read_text())
+    del content["codebook"], content["checksum"]
+    content["checksum"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(SecateursError, match="not a manifest of format 1"):
         Index(tmp_path / "i.sec")
 
 
@@ -266,9 +282,10 @@ def test_embeddings_must_be_finite_and_of_matching_shapes() -> None:
 STORED = Path(__file__).parent / "data"
 
 
-def test_every_format_is_stored_for_the_tests() -> None:
-    for version in range(1, FORMAT_VERSION + 1):
-        assert json.loads((STORED / f"format-{version}" / "manifest.json").read_text())["format_version"] == version
+def test_there_is_a_stored_index_of_every_format_and_store() -> None:
+    stored = [json.loads(path.read_text()) for path in STORED.glob("format-*/manifest.json")]
+    kinds = {(manifest["format_version"], manifest["store"]) for manifest in stored}
+    assert kinds == {(version, store) for version in range(1, FORMAT_VERSION + 1) for store in STORES}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in STORED.glob("format-*") if path.is_dir()))

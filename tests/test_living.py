@@ -180,7 +180,9 @@ def manifest_of(
 ) -> Manifest:
     gone = DeletionsRecord("gone", 1, deleted, 0, {}) if deleted else None
     records = tuple(
-        SegmentRecord(str(i), size, size, 0, {}, spread=spread, clipped=clipped, deletions=gone if i == 0 else None)
+        SegmentRecord(
+            str(i), size, size, 0, {}, 64, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
+        )
         for i, size in enumerate(sizes)
     )
     return Manifest(8, "int8", ("cells",), {}, CodebookRecord("c", learnt, 0.1, 100.0, {}), records, "test")
@@ -292,7 +294,7 @@ def test_embeddings_of_another_dimension_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in STORED.glob("format-*") if path.is_dir()))
-def test_an_index_of_any_version_can_be_changed(name: str, tmp_path: Path) -> None:
+def test_an_index_of_every_released_format_can_be_changed(name: str, tmp_path: Path) -> None:
     shutil.copytree(STORED / name, tmp_path / "i.sec")
     index = Index(tmp_path / "i.sec")
     query = random_text(np.random.default_rng(2), 5, 8)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DamagedIndexError, SecateursError, UsageError
+from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
 
 _IDS_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
@@ -146,15 +146,12 @@ class Documents:
             self._connection = sqlite3.connect(
                 f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
             )
-            columns = {row[1] for row in self._connection.execute("PRAGMA table_info(documents)")}
+            self._connection.execute("SELECT 1 FROM documents LIMIT 1")
         except sqlite3.Error as error:
             raise DamagedIndexError(f"{path} cannot be opened ({error}): {REMEDY}") from error
         self._path = path
         self._check = check
         self._checked = False
-        self._has_checksums = "checksum" in columns  # since version 3
-        if not self._has_checksums:
-            self.check()
         self._lock = threading.Lock()
 
     def check(self) -> None:
@@ -170,13 +167,12 @@ class Documents:
         return [found[number][1] for number in numbers]
 
     def get(self, numbers: Sequence[int]) -> list[StoredDocument]:
-        checksum = ", checksum" if self._has_checksums else ""
-        found = self._select(f"number, docno, text, metadata{checksum}", numbers)
+        found = self._select("number, docno, text, metadata, checksum", numbers)
         documents = []
         for number in numbers:
             try:
-                _, docno, text, packed, *written = found[number]
-                if written and written[0] != row_checksum(number, docno, text, packed):
+                _, docno, text, packed, checksum = found[number]
+                if checksum != row_checksum(number, docno, text, packed):
                     raise ValueError
                 documents.append(StoredDocument(docno, text, json.loads(packed)))
             except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -190,7 +186,7 @@ class Documents:
             self.check()
             return None
         number = int(rows[0][0])
-        if self._has_checksums and self.get([number])[0].docno != docno:
+        if self.get([number])[0].docno != docno:
             raise DamagedIndexError(f"{self._path} was altered (docno {docno!r}): {REMEDY}")
         return number
 
@@ -208,16 +204,12 @@ class Documents:
         return int(self._rows("SELECT count(*) FROM documents", ())[0][0])
 
     def cut(self) -> dict[int, int]:
-        """Documents that were longer than the encoder takes, and by how many tokens. Versions 1 and 2 do not tell."""
+        """Documents that were longer than the encoder takes, and by how many tokens."""
         self.check()
-        if not self._has_checksums:
-            return {}
         return dict(self._rows("SELECT number, cut FROM documents WHERE cut > 0", ()))
 
     def numbers_where(self, condition: str, values: Sequence[Stored]) -> NDArray[np.int64]:
         """Documents with a fact that meets an SQL condition on key and value. The condition is ours, the values not."""
-        if not self._has_checksums:
-            raise UsageError("where: this index is of a version without filters: compact the index first")
         self.check()
         statement = f"SELECT number FROM facts WHERE key = (SELECT id FROM keys WHERE key = ?) AND {condition}"
         return np.array(self._rows(statement, values), dtype=np.int64).reshape(-1)

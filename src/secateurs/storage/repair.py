@@ -26,23 +26,25 @@ from ..records import Document, EncodedText
 from ..version import __version__
 from .check import check_snapshot
 from .checksums import check_bytes, check_files
-from .codecs.stores import Float16Store, Int8Store, Residuals, Store
+from .codebooks import CodebookContent
+from .codecs import codec
 from .documents import row_checksum
-from .file_names import CELLS_OF_EMBEDDINGS, CENTROIDS
+from .file_names import BLOCKS, DOCUMENTS, EMBEDDINGS, NUMBERS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
 from .files import REMEDY, new_folder_name, open_array
+from .indexing import write_segment
 from .locks import sweep, write_lock
 from .manifest import (
+    CODEBOOKS,
     DELETIONS,
-    FORMAT_VERSION,
     MANIFEST,
     MANIFEST_COPY,
     SEGMENTS,
     Files,
     Manifest,
     SegmentRecord,
-    codebook_folder,
 )
-from .segment_writer import Recipe, write_segment
+from .recipe import Recipe
+from .rounding import Store
 from .snapshot import Snapshot
 
 _INDEX_AGAIN = "restore it from a copy, or index again"
@@ -54,8 +56,6 @@ def repair(path: Path) -> list[str]:
         Manifest.read(path)  # says what is wrong with a folder that is no index, before anything is made in it
     with write_lock(path):
         manifest, said = _manifest(path)
-        if manifest.format_version < FORMAT_VERSION:
-            raise SecateursError(f"{path} is of a version that cannot be repaired: {_INDEX_AGAIN}")
         try:
             check_snapshot(Snapshot(path, manifest))
         except (SecateursError, OSError) as error:
@@ -102,14 +102,13 @@ def _manifest(path: Path) -> tuple[Manifest, list[str]]:
             raise DamagedIndexError(f"{path}: neither {MANIFEST} nor its copy can be read: {_INDEX_AGAIN}") from error
         manifest.write(path)
         return manifest, [f"{MANIFEST} was restored from its copy"]
-    if manifest.format_version >= FORMAT_VERSION:
-        try:
-            copy = Manifest.read(path, MANIFEST_COPY)
-        except SecateursError:
-            copy = None
-        if copy != manifest:
-            manifest.write(path)
-            return manifest, [f"{MANIFEST_COPY} was written again"]
+    try:
+        copy = Manifest.read(path, MANIFEST_COPY)
+    except SecateursError:
+        copy = None
+    if copy != manifest:
+        manifest.write(path)
+        return manifest, [f"{MANIFEST_COPY} was written again"]
     return manifest, []
 
 
@@ -120,18 +119,12 @@ class _Rescue:
         self._path = path
         self._manifest = manifest
         self.said: list[str] = []
-        book, files = codebook_folder(path, manifest), manifest.codebook.files
-        self.int8: Int8Store | None = None
-        self._store: Store | None = Float16Store() if manifest.store == "float16" else None
-        step = manifest.codebook.step
-        if manifest.store != "float16" and step is not None and _sound(book, files, "centre.npy"):
-            self._store = self.int8 = Int8Store(open_array(book / "centre.npy"), step)
-        self._levels: NDArray[np.int8] | None = None
-        if manifest.store == "residual4":
-            if _sound(book, files, CENTROIDS) and _sound(book, files, "levels.npy"):
-                self._centroids, self._levels = open_array(book / CENTROIDS), open_array(book / "levels.npy")
-            else:
-                self._store = None
+        self._codec = codec(manifest.store)
+        folder, record = path / CODEBOOKS / manifest.codebook.name, manifest.codebook
+        self._codebook: CodebookContent | None = None  # if rows can be read with what is left of it
+        if all(_sound(folder, record.files, name) for name in self._codec.codebook_files):
+            self._codebook = CodebookContent.read(folder, record, self._codec.codebook_files)
+        self.int8 = None if self._codebook is None else self._codebook.int8
         self._encoder: Any = None
 
     def documents(self) -> Iterator[Document]:
@@ -168,32 +161,31 @@ class _Rescue:
         if record.deletions is None:
             return set()
         folder = self._path / DELETIONS / record.deletions.name
-        if _sound(folder, record.deletions.files, "numbers.npy"):
-            return set(open_array(folder / "numbers.npy").tolist())
+        if _sound(folder, record.deletions.files, NUMBERS):
+            return set(open_array(folder / NUMBERS).tolist())
         self.said.append(
             f"which {record.deletions.documents:,} documents of a segment were deleted is not known: back again"
         )
         return set()
 
     def _embeddings(self, folder: Path, record: SegmentRecord) -> _Embeddings | None:
-        needed = ["offsets.npy", "token_ids.npy", "token_kinds.npy"]
-        needed += [CELLS_OF_EMBEDDINGS] if self._levels is not None and record.embeddings else []
-        if self._store is None or not all(_sound(folder, record.files, name) for name in needed):
+        others = [name for name in self._codec.arrays(self._manifest.dim) if name != EMBEDDINGS]
+        needed = [OFFSETS, TOKEN_IDS, TOKEN_KINDS, *others]
+        if self._codebook is None or not all(_sound(folder, record.files, name) for name in needed):
             return None
         try:
-            rows: Any = open_array(folder / "embeddings.npy")
+            rows: Any = open_array(folder / EMBEDDINGS)
         except (OSError, SecateursError):
             return None
         blocks = None
-        if not _sound(folder, record.files, "embeddings.npy"):
-            if not _sound(folder, record.files, "blocks.npy") or len(rows) != record.embeddings:
+        if not _sound(folder, record.files, EMBEDDINGS):
+            if not _sound(folder, record.files, BLOCKS) or len(rows) != record.embeddings:
                 return None
-            blocks = open_array(folder / "blocks.npy")
-        readable = rows
-        if self._levels is not None:
-            homes = open_array(folder / CELLS_OF_EMBEDDINGS)
-            readable = Residuals(rows, homes, self._centroids, self._levels, self._manifest.dim)
-        return _Embeddings(folder, rows, readable, blocks, record.block_rows, self._store)
+            blocks = open_array(folder / BLOCKS)
+        arrays = {EMBEDDINGS: rows} | {name: open_array(folder / name) for name in others}
+        readable = self._codec.rows(arrays, self._codebook)
+        store = self._codec.store(self._codebook)
+        return _Embeddings(folder, rows, readable, blocks, record.block_rows, store)
 
     def _encode(self, text: str) -> EncodedText | None:
         spec = self._manifest.encoder
@@ -220,7 +212,7 @@ class _Embeddings:
         store: Store,
     ) -> None:
         self._offsets, self._ids, self._kinds = (
-            open_array(folder / name) for name in ("offsets.npy", "token_ids.npy", "token_kinds.npy")
+            open_array(folder / name) for name in (OFFSETS, TOKEN_IDS, TOKEN_KINDS)
         )
         self._readable = readable
         self._store = store
@@ -250,7 +242,7 @@ def _sound(folder: Path, files: Files, name: str) -> bool:
 
 def _stored(folder: Path, count: int) -> Iterator[tuple[int, Document | None, int]]:
     """Every number, its document if the row can be read and is what was written, and how many tokens were cut."""
-    uri = f"{(folder / 'documents.sqlite').resolve().as_uri()}?mode=ro&immutable=1"
+    uri = f"{(folder / DOCUMENTS).resolve().as_uri()}?mode=ro&immutable=1"
     statement = "SELECT docno, text, metadata, checksum, cut FROM documents WHERE number = ?"
     connection = None
     for number in range(count):

@@ -22,11 +22,13 @@ from ..kernels.maxsim import PreparedQuery
 from ..records import GATHERERS, EncodedText, GatherName, check_docno
 from .checksums import check_files
 from .codebooks import Codebook
-from .codecs.stores import Float16Store, Int8Store, Store
+from .codecs import codec
+from .file_names import NUMBERS
 from .files import REMEDY, open_array
 from .filters import Filter
 from .locks import FolderGoneError, Hold
 from .manifest import DELETIONS, SEGMENTS, Manifest, widest
+from .rounding import Store
 from .segments import Segment, read_frequencies
 
 _FILTERS_KEPT = 64
@@ -43,11 +45,12 @@ class Snapshot:
             self.codebook: Codebook = earlier.codebook
             known = {segment.record.name: segment for segment in earlier.segments}
         else:
-            self.codebook = Codebook(path, manifest)
+            self.codebook = Codebook(path, manifest.codebook)
+        self.codec = codec(manifest.store)
         self.segments: tuple[Segment, ...] = tuple(
             known[record.name]
             if record.name in known
-            else Segment(path / SEGMENTS / record.name, record, manifest.store, self.codebook)
+            else Segment(path / SEGMENTS / record.name, record, self.codec, self.codebook, manifest.dim)
             for record in manifest.segments
         )
         sizes = [len(segment) for segment in self.segments]
@@ -62,7 +65,7 @@ class Snapshot:
                 check_files(folder, record.deletions.files)
                 if self.live is None:
                     self.live = np.ones(sum(sizes), dtype=bool)
-                self.live[first + open_array(folder / "numbers.npy")] = False
+                self.live[first + open_array(folder / NUMBERS)] = False
                 self._gone.append(read_frequencies(folder))
         self._kept: dict[str, Any] = {}
         self._kept_for_good: dict[str, Any] = {} if earlier is None else earlier._kept_for_good
@@ -102,11 +105,8 @@ class Snapshot:
 
     @cached_property
     def store(self) -> Store:
-        if self.manifest.store == "float16":
-            return Float16Store()
-        int8 = self.codebook.int8
-        assert int8 is not None
-        return Int8Store(int8.centre, int8.step, widest(self.manifest.segments))
+        """Decodes rows, and prepares queries for them."""
+        return self.codec.store(self.codebook, widest(self.manifest.segments))
 
     @property
     def embedded(self) -> list[tuple[int, Segment]]:

@@ -28,7 +28,7 @@ from ...frequencies import Frequencies
 from ...progress import progress_bar
 from ...records import Changes, Document, EncodedText, GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch, decide
-from ...storage.segment_writer import encode
+from ...storage.embeddings import encode
 from .shard import Answer, Asked
 from .shards import Shards
 
