@@ -20,6 +20,7 @@ FILES = {
         "blocks.npy",
         "offsets.npy",
         "token_ids.npy",
+        "token_blocks.npy",
         "token_kinds.npy",
         "frequencies.npy",
         "documents.sqlite",

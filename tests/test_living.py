@@ -181,7 +181,7 @@ def manifest_of(
     gone = DeletionsRecord("gone", 1, deleted, 0, {}) if deleted else None
     records = tuple(
         SegmentRecord(
-            str(i), size, size, 0, {}, 64, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
+            str(i), size, size, 0, {}, 64, 4096, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
         )
         for i, size in enumerate(sizes)
     )
@@ -248,6 +248,52 @@ def test_deleting_what_is_not_there_is_reported(tmp_path: Path) -> None:
     assert index.delete("d002").missing == ("d002",)
     with pytest.raises(UsageError, match="a docno is a text, not 3"):
         index.delete([3])  # type: ignore[list-item]
+
+
+def test_deleting_reads_only_the_documents_concerned(tmp_path: Path) -> None:
+    """Other documents may even be damaged: nothing of them is read."""
+    rng = np.random.default_rng(0)
+    items = [Document(f"d{i:04}", f"needle{i:04}", {"i": i}, random_text(rng, 5)) for i in range(1500)]
+    path = tmp_path / "i.sec"
+    Index.build(path, items, encoder=None)
+    (segment,) = (path / "segments").iterdir()
+    tokens = bytearray((segment / "token_ids.npy").read_bytes())
+    tokens[-1] ^= 1  # of the last document, in another block than those of the first ones
+    (segment / "token_ids.npy").write_bytes(tokens)
+    database = (segment / "documents.sqlite").read_bytes()
+    assert database.count(b"needle1400") == 1
+    (segment / "documents.sqlite").write_bytes(database.replace(b"needle1400", b"noodle1400"))
+    index = Index(path)
+    assert index.delete([f"d{i:04}" for i in range(10)]).deleted == 10
+    assert len(index) == 1490
+    with pytest.raises(SecateursError, match="altered"):
+        index.delete(["d1400"])
+    with pytest.raises(SecateursError, match="altered"):  # that there is none is certain only if nothing is damaged
+        index.delete(["nobody"])
+
+
+def test_deleted_and_replaced_documents_are_no_longer_counted_as_cut(tmp_path: Path) -> None:
+    def cut(docno: str, tokens: int) -> Document:
+        text = random_text(np.random.default_rng(0), 4)
+        return Document(docno, "", {}, EncodedText(text.embeddings, text.token_ids, text.token_kinds, cut=tokens))
+
+    index = Index.build(tmp_path / "i.sec", [cut(f"d{i:02}", i % 2) for i in range(40)], encoder=None)
+    assert index.info()["cut_documents"] == 20
+    index.delete(["d01", "d02"])
+    index.delete(["d03", "d04"])
+    assert index.info()["cut_documents"] == 18
+    index.update([cut("d05", 0), cut("d06", 7)])
+    assert index.info()["cut_documents"] == 18
+    index.compact()
+    assert index.info()["cut_documents"] == 18
+    kept = {document.docno: document.encoded.cut for document in index.documents() if document.encoded is not None}
+    assert kept == {f"d{i:02}": i % 2 for i in range(7, 40)} | {"d00": 0, "d05": 0, "d06": 7}
+    index.check()
+
+
+def test_half_a_character_among_docnos_hides_no_other(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    assert index.delete(["d001", "\ud800"]).deleted == 1
 
 
 def test_a_deleted_document_is_nowhere(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_nothing_is_done_to_a_sound_index(sound: Path) -> None:
     ("name", "part"),
     [
         ("blocks.npy", "segments"),
+        ("token_blocks.npy", "segments"),
         ("frequencies.npy", "segments"),
         ("cell_documents.npy", "segments"),
         ("cell_offsets.npy", "segments"),

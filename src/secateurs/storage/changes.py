@@ -147,38 +147,38 @@ class Writer:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _without(self, numbers: Sequence[int]) -> tuple[SegmentRecord, ...]:
-        """The segments' records without these documents; a segment without live documents is left out."""
-        snapshot = self.snapshot
-        gone = np.zeros(int(snapshot.firsts[-1]), dtype=bool) if snapshot.live is None else ~snapshot.live
-        gone[list(numbers)] = True
+        """The segments' records without these live documents; a segment without live documents is left out."""
+        deleted = {
+            segment.record.name: np.sort(in_segment)
+            for segment, _, in_segment in self.snapshot.by_segment(np.array(numbers, dtype=np.int64))
+        }
         records = []
-        for first, segment, record in zip(
-            snapshot.firsts.tolist(), snapshot.segments, snapshot.manifest.segments, strict=False
-        ):
-            deleted = np.flatnonzero(gone[first : first + len(segment)])
-            if len(deleted) == len(segment):
+        for segment, record in zip(self.snapshot.segments, self.snapshot.manifest.segments, strict=True):
+            newly_deleted = deleted.get(record.name, np.empty(0, dtype=np.int64))
+            if record.live_documents == len(newly_deleted):
                 continue
-            before = record.deletions.documents if record.deletions else 0
-            if len(deleted) > before:
-                record = replace(record, deletions=self._write_deletions(segment, record.deletions, deleted))
+            if len(newly_deleted):
+                record = replace(record, deletions=self._write_deletions(segment, record.deletions, newly_deleted))
             records.append(record)
         return tuple(records)
 
     def _write_deletions(
         self, segment: Segment, before: DeletionsRecord | None, numbers: NDArray[np.int64]
     ) -> DeletionsRecord:
+        """Of the documents deleted before and these ones. Nothing is read of the segment's other documents."""
         folder = self.path / DELETIONS / new_folder_name()
         folder.mkdir(parents=True)
-        np.save(folder / NUMBERS, numbers.astype(np.int32))
-        if before is None:
-            write_frequencies(folder, segment.frequencies_of(numbers))
-        else:
-            earlier = self.path / DELETIONS / before.name
-            new = np.setdiff1d(numbers, open_array(earlier / NUMBERS))
-            write_frequencies(folder, read_frequencies(earlier) + segment.frequencies_of(new))
+        all_numbers, frequencies = numbers, segment.frequencies_of(numbers)
         embeddings = int((segment.offsets[numbers + 1] - segment.offsets[numbers]).sum())
-        cut = len(segment.documents.cut().keys() & set(numbers.tolist()))
-        return DeletionsRecord(folder.name, len(numbers), embeddings, cut, describe_files(folder))
+        cut = sum(cut > 0 for _, cut in segment.documents.get_with_cut(numbers.tolist()))
+        if before is not None:
+            earlier = self.path / DELETIONS / before.name
+            all_numbers = np.union1d(open_array(earlier / NUMBERS), numbers)
+            frequencies = read_frequencies(earlier) + frequencies
+            embeddings, cut = before.embeddings + embeddings, before.cut_documents + cut
+        np.save(folder / NUMBERS, all_numbers.astype(np.int32))
+        write_frequencies(folder, frequencies)
+        return DeletionsRecord(folder.name, len(all_numbers), embeddings, cut, describe_files(folder))
 
     def _commit(self, records: tuple[SegmentRecord, ...], relearnt: NewSegment | None = None) -> None:
         """`relearnt` is a new segment with a new codebook."""

@@ -27,7 +27,8 @@ from .file_names import (
 from .files import REMEDY, open_array, sync_folder
 from .manifest import Files
 
-BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
+BLOCK_ROWS = 64  # of embeddings, about a document: a search checks little more than it reads
+TOKEN_BLOCK_ROWS = 4096  # of token ids: 16 KiB
 _CHUNK = 1 << 20
 _CHECKED_WHEN_USED = frozenset(
     {
@@ -80,13 +81,13 @@ def check_bytes(folder: Path, files: Files, name: str) -> None:
         raise DamagedIndexError(f"{folder / name} was altered (checksum differs): {REMEDY}")
 
 
-def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
-    starts = range(0, len(rows), BLOCK_ROWS)
-    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].data) for start in starts], dtype=np.uint32)
+def block_checksums(rows: NDArray[Any], block_rows: int) -> NDArray[np.uint32]:
+    starts = range(0, len(rows), block_rows)
+    return np.array([zlib.crc32(rows[start : start + block_rows].data) for start in starts], dtype=np.uint32)
 
 
 class CheckedRows:
-    """Embeddings on disk whose blocks are checked the first time they are about to be read."""
+    """An array on disk whose blocks are checked the first time they are about to be read."""
 
     def __init__(
         self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, dtype: type[np.generic]

@@ -30,7 +30,7 @@ from ..progress import progress_bar
 from ..records import Document, EncodedText
 from . import cell_lists
 from .cell_lists import CellLists
-from .checksums import BLOCK_ROWS, describe_files
+from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .documents import DocumentWriter
 from .file_names import DOCUMENTS
 from .files import new_array
@@ -93,21 +93,15 @@ def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 
         numbers = np.setdiff1d(_live(snapshot, first, segment), np.array(without, dtype=np.int64) - first)
         skipped = min(skip, len(numbers))
         numbers, skip = numbers[skipped:], skip - skipped
-        cut = segment.documents.cut()
         for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
             block = numbers[start : start + _DOCUMENTS_PER_BLOCK]
             rows, offsets = rows_of(segment.offsets, block)
             segment.embeddings.check(segment.offsets[block], segment.offsets[block + 1])
             embeddings = snapshot.store.decode(segment.rows[rows])
             ids, kinds = segment.token_ids[rows], segment.token_kinds[rows]
-            for i, stored in enumerate(segment.documents.get(block.tolist())):
-                rows_of_document = slice(offsets[i], offsets[i + 1])
-                encoded = EncodedText(
-                    embeddings[rows_of_document],
-                    ids[rows_of_document],
-                    kinds[rows_of_document],
-                    cut.get(int(block[i]), 0),
-                )
+            for i, (stored, cut) in enumerate(segment.documents.get_with_cut(block.tolist())):
+                part = slice(offsets[i], offsets[i + 1])  # the rows of this document
+                encoded = EncodedText(embeddings[part], ids[part], kinds[part], cut)
                 yield Document(stored.docno, stored.text, stored.metadata, encoded)
 
 
@@ -169,6 +163,7 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
         cut_documents=cut,
         files=describe_files(folder),
         block_rows=BLOCK_ROWS,
+        token_block_rows=TOKEN_BLOCK_ROWS,
         reach=widest(records),
         spread=sum(w * record.spread for w, record in zip(weights, records, strict=True)),
         clipped=sum(w * record.clipped for w, record in zip(weights, records, strict=True)),
@@ -216,18 +211,14 @@ def _renumbered(
 def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int64]]]) -> int:
     """Into a new database; give how many of them were cut."""
     writer = DocumentWriter(folder / DOCUMENTS)
-    number, cut_documents = 0, 0
+    cut_documents = 0
     try:
         for segment, numbers in chosen:
-            cut = segment.documents.cut()
             for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
                 block = numbers[start : start + _DOCUMENTS_PER_BLOCK].tolist()
-                for earlier_number, stored in zip(block, segment.documents.get(block), strict=True):
-                    writer.add(stored.docno, stored.text, stored.metadata)
-                    if earlier_number in cut:
-                        writer.mark_cut(number, cut[earlier_number])
-                        cut_documents += 1
-                    number += 1
+                for stored, cut in segment.documents.get_with_cut(block):
+                    writer.add(stored.docno, stored.text, stored.metadata, cut)
+                    cut_documents += cut > 0
     finally:
         writer.close()
     return cut_documents

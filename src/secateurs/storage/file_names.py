@@ -5,6 +5,7 @@ EMBEDDINGS = "embeddings.npy"
 BLOCKS = "blocks.npy"
 OFFSETS = "offsets.npy"
 TOKEN_IDS = "token_ids.npy"
+TOKEN_BLOCKS = "token_blocks.npy"
 TOKEN_KINDS = "token_kinds.npy"
 FREQUENCIES = "frequencies.npy"  # also in deletions/
 DOCUMENTS = "documents.sqlite"

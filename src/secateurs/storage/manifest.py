@@ -14,6 +14,7 @@
         blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
         offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
         token_ids.npy           (embeddings,) int32
+        token_blocks.npy        (blocks,) uint32: CRC-32 of every `token_block_rows` entries of token_ids.npy
         token_kinds.npy         (embeddings,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
         documents.sqlite        docno, text, metadata, and the metadata's values to filter by
@@ -84,6 +85,7 @@ class SegmentRecord:
     cut_documents: int  # documents longer than the encoder takes
     files: Files
     block_rows: int  # rows of embeddings.npy under one checksum
+    token_block_rows: int  # and of token_ids.npy
     reach: tuple[float, float] | None  # longest embedding, largest distance from the centre; None: rows are not int8
     spread: float  # as in the codebook, of this segment's embeddings
     clipped: float  # share of values that did not fit into int8

@@ -8,7 +8,6 @@ the repaired index is committed.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from .check import check_snapshot
 from .checksums import check_bytes, check_files
 from .codebooks import CodebookContent
 from .codecs import codec
-from .documents import row_checksum
+from .documents import ROW, connect, unpack_row
 from .file_names import BLOCKS, DOCUMENTS, EMBEDDINGS, NUMBERS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
 from .files import REMEDY, new_folder_name, open_array
 from .indexing import write_segment
@@ -242,17 +241,14 @@ def _sound(folder: Path, files: Files, name: str) -> bool:
 
 def _stored(folder: Path, count: int) -> Iterator[tuple[int, Document | None, int]]:
     """Every number, its document if the row can be read and is what was written, and how many tokens were cut."""
-    uri = f"{(folder / DOCUMENTS).resolve().as_uri()}?mode=ro&immutable=1"
-    statement = "SELECT docno, text, metadata, checksum, cut FROM documents WHERE number = ?"
     connection = None
     for number in range(count):
         try:
-            connection = connection or sqlite3.connect(uri, uri=True)
-            docno, text, packed, checksum, cut = connection.execute(statement, (number,)).fetchone()
-            if checksum != row_checksum(number, docno, text, packed):
-                raise ValueError
-            yield number, Document(docno, text, json.loads(packed)), int(cut)
-        except (sqlite3.Error, TypeError, ValueError, AttributeError):
+            connection = connection or connect(folder / DOCUMENTS)
+            (row,) = connection.execute(f"SELECT {ROW} FROM documents WHERE number = ?", (number,)).fetchall()
+            stored, cut = unpack_row(row)
+            yield number, Document(*stored), cut
+        except (sqlite3.Error, ValueError):
             yield number, None, 0
     if connection is not None:
         connection.close()

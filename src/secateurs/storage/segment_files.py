@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from ..frequencies import Frequencies
 from ..progress import progress_bar
 from . import cell_lists, faiss_file
-from .checksums import block_checksums
+from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, block_checksums
 from .codebooks import AnyCodebook, CodebookContent
-from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
+from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, OFFSETS, TOKEN_BLOCKS, TOKEN_IDS, TOKEN_KINDS
 from .files import new_array, open_array
 from .recipe import Recipe
 from .segments import write_frequencies
@@ -24,6 +24,7 @@ def write_tokens(
 ) -> None:
     np.save(folder / OFFSETS, offsets)
     np.save(folder / TOKEN_IDS, token_ids)
+    np.save(folder / TOKEN_BLOCKS, block_checksums(token_ids, TOKEN_BLOCK_ROWS))
     np.save(folder / TOKEN_KINDS, token_kinds)
     write_frequencies(folder, Frequencies.of(token_ids, offsets))
 
@@ -64,7 +65,7 @@ def write_checksums_and_faiss(
     progress: bool | None,
 ) -> None:
     """Of stored rows, `rows` as the codec reads them; the FAISS index only if the recipe has it."""
-    np.save(folder / BLOCKS, block_checksums(open_array(folder / EMBEDDINGS)))
+    np.save(folder / BLOCKS, block_checksums(open_array(folder / EMBEDDINGS), BLOCK_ROWS))
     total = int(offsets[-1])
     if "faiss" in recipe.gather and total:
         store = recipe.codec.store(codebook)

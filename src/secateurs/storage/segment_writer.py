@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..errors import SecateursError
 from ..hashing import hash_of
 from ..records import Document, EncodedText
-from .checksums import BLOCK_ROWS, describe_files
+from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .codebooks import CodebookContent
 from .documents import DocumentWriter
 from .embeddings import are_unit, check_embeddings, exact_sum
@@ -157,6 +157,7 @@ class SegmentWriter:
             cut_documents=self._cut,
             files=describe_files(folder),
             block_rows=BLOCK_ROWS,
+            token_block_rows=TOKEN_BLOCK_ROWS,
             reach=reach,
             spread=spread,
             clipped=clipped,

@@ -26,6 +26,7 @@ from .file_names import (
     FAISS,
     FREQUENCIES,
     OFFSETS,
+    TOKEN_BLOCKS,
     TOKEN_IDS,
     TOKEN_KINDS,
 )
@@ -50,6 +51,10 @@ class Segment:
         self.embeddings = CheckedRows(
             folder / EMBEDDINGS, blocks, record.block_rows, record.embeddings, entries[EMBEDDINGS][0]
         )
+        token_blocks = open_array(folder / TOKEN_BLOCKS)
+        self._tokens = CheckedRows(
+            folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.embeddings, np.int32
+        )
         self.documents = Documents(folder / DOCUMENTS, lambda: check_bytes(folder, record.files, DOCUMENTS))
         self.frequencies = read_frequencies(folder)
         self._codec, self._codebook = codec, codebook
@@ -71,6 +76,7 @@ class Segment:
 
     @cached_property
     def token_ids(self) -> NDArray[np.int32]:
+        """All of them, the whole file checked; for a few documents there is `tokens_of`."""
         return self._checked(TOKEN_IDS)
 
     @cached_property
@@ -86,14 +92,19 @@ class Segment:
         check_bytes(self.folder, self.record.files, FAISS)
         return faiss_file.read(self.folder / FAISS)
 
+    def tokens_of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The token ids of the documents, end to end, and the documents' offsets among them."""
+        self._tokens.check(self.offsets[documents], self.offsets[documents + 1])
+        rows, offsets = rows_of(self.offsets, documents)
+        return self._tokens.rows[rows], offsets
+
     def frequencies_of(self, documents: NDArray[np.int64]) -> Frequencies:
         """Token frequencies of these documents alone."""
         if len(documents) == len(self):
             return self.frequencies
         total = Frequencies.none()
         for first in range(0, len(documents), _DOCUMENTS_PER_BLOCK):  # bounded memory for any filter
-            rows, offsets = rows_of(self.offsets, documents[first : first + _DOCUMENTS_PER_BLOCK])
-            total += Frequencies.of(self.token_ids[rows], offsets)
+            total += Frequencies.of(*self.tokens_of(documents[first : first + _DOCUMENTS_PER_BLOCK]))
         return total
 
     def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
