@@ -53,6 +53,7 @@ MANIFEST = "manifest.json"
 MANIFEST_COPY = "manifest.copy.json"
 SHARDS = "shards.json"  # of a folder of indexes: see cluster/layout.py
 SEGMENTS, CODEBOOKS, DELETIONS = PARTS = ("segments", "codebooks", "deletions")
+LOST = "lost"  # not one of the parts: no change removes it
 
 Files: TypeAlias = Mapping[str, Mapping[str, int]]  # name -> {"bytes": ..., "crc32": ...}
 
