@@ -365,6 +365,24 @@ def test_a_writer_waits_for_another_and_says_when_it_gives_up(tmp_path: Path, mo
         index.delete(["d001"])
 
 
+def test_a_writer_that_waits_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    monkeypatch.setattr(locks, "_SILENCE", 0.1)
+    with ThreadPoolExecutor(1) as pool:
+        with locks.write_lock(tmp_path / "i.sec"):
+            waiting = pool.submit(index.delete, ["d001"])
+            while not caplog.records:
+                time.sleep(0.01)
+            time.sleep(0.1)
+        assert waiting.result().deleted == 1
+    (record,) = caplog.records
+    assert record.name == "secateurs"
+    assert record.levelname == "WARNING"
+    assert "i.sec: another process is writing to it: waiting up to 60 s" in record.getMessage()
+
+
 def test_readers_keep_their_state_while_everything_is_rewritten(tmp_path: Path) -> None:
     """Also what they have not looked at yet; and what nobody looks at any more goes with the next change."""
     path = tmp_path / "i.sec"
