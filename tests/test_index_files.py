@@ -73,7 +73,7 @@ def use(path: Path) -> object:
         hits = index.search(query, gather=gather).hits
         seen += [hits, index.search(query, gather=gather, where="i < 20", frequencies="matching").hits]
         seen.append(index.explain(query, hits[0].docno, gather=gather))
-    return [*seen, index.frequencies.token_ids.tolist(), index.get("d001").text, "nobody" in index]
+    return [*seen, index.frequencies.token_ids.tolist(), index.get("d001").text, "missing" in index]
 
 
 @pytest.mark.parametrize("name", [*EVERY_FILE, MANIFEST])
@@ -261,6 +261,6 @@ def test_two_builds_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> Non
             try:
                 future.result()
             except (OSError, SecateursError):
-                continue  # somebody else was first: that is an answer too
+                continue  # another build was first
     assert len(Index(tmp_path / "i.sec")) == 30
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]

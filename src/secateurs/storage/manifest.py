@@ -139,7 +139,7 @@ class Manifest:
             raise SecateursError(f"there is no index at {folder}: make one with  secateurs index CORPUS {folder}")
         if not path.is_file():
             if (folder / SHARDS).is_file():
-                raise SecateursError(f"{folder} is a collection in shards, and this takes one index: name a shard")
+                raise SecateursError(f"{folder} is a collection in shards, and one index is wanted here: name a shard")
             raise SecateursError(f"{folder} is not an index: it has no {name}")
         try:
             content = json.loads(path.read_bytes())
