@@ -28,7 +28,7 @@ from secateurs.cluster.build.plan import BUILDING
 from secateurs.cluster.layout import Layout, ShardRecord, shard_of
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
-from secateurs.storage import rows
+from secateurs.storage import sampling
 from secateurs.storage.locks import write_lock
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
@@ -85,7 +85,7 @@ def test_shards_are_what_one_index_would_be_bit_for_bit(
 def test_the_scale_is_the_same_when_it_is_fitted_to_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = random_documents(300)
     everything = Index.build(tmp_path / "all.sec", documents, encoder=None)
-    monkeypatch.setattr(rows, "SAMPLE", 100)
+    monkeypatch.setattr(sampling, "SAMPLE", 100)
     one = Index.build(tmp_path / "one.sec", documents, encoder=None)
     assert scale_of(one) != scale_of(everything)
     build_shards(tmp_path / "big.sec", reversed(documents), shards=4, encoder=None)

@@ -23,7 +23,7 @@ from secateurs.cluster.build.plan import BUILDING, Plan, Scale, check_collection
 from secateurs.cluster.build.sources import Source
 from secateurs.cluster.layout import ShardRecord, shard_of
 from secateurs.errors import SecateursError
-from secateurs.storage import rows
+from secateurs.storage import sampling
 from secateurs.threads import granted_cores, usable_cores
 
 
@@ -58,9 +58,9 @@ def test_pieces_stay_large_with_very_many_shards() -> None:
 def test_a_sample_has_about_as_many_rows_as_it_should_from_every_document() -> None:
     hashes = np.random.default_rng(0).integers(0, 2**64, 50, dtype=np.uint64)
     offsets = np.arange(0, 50 * 1000 + 1, 1000)
-    drawn = rows.sampled_rows(hashes, offsets, 2**64 // 10)
+    drawn = sampling.sampled_rows(hashes, offsets, 2**64 // 10)
     assert np.all(np.abs(np.bincount(drawn // 1000, minlength=50) - 100) <= 5)
-    assert len(rows.sampled_rows(hashes, offsets, rows.sample_bound(50_000))) == 50_000
+    assert len(sampling.sampled_rows(hashes, offsets, sampling.sample_bound(50_000))) == 50_000
 
 
 def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError, DuplicateDocumentError, PartlyWrittenError, SecateursError, UsageError
 from secateurs.hashing import hash_of
 from secateurs.records import Ranking
-from secateurs.storage.codecs.stores import Int8Store
+from secateurs.storage.rounding import Int8Store
 
 
 def make_shards(path: Path, documents: list[Document], shards: int, **options: Any) -> Path:

@@ -32,7 +32,7 @@ from .storage.check import check_snapshot
 from .storage.compaction import live_documents
 from .storage.manifest import Manifest
 from .storage.new_index import check_target, make_index
-from .storage.segment_writer import Recipe
+from .storage.recipe import Recipe
 from .storage.snapshot import Snapshot
 
 _T = TypeVar("_T")

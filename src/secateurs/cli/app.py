@@ -187,8 +187,13 @@ def check(
     if repair:
         if is_sharded(path):
             raise UsageError(f"--repair mends one index: give a shard, such as {path / 'shard-0000'}")
-        for line in mend(path):
+        report = mend(path)
+        for line in report.lines:
             typer.echo(line)
+        if report.lost:
+            open_index(path).check()
+            typer.echo("what is left is whole, and all parts agree; what was lost is named above")
+            raise typer.Exit(1)
     open_index(path).check()
     typer.echo("every byte is as it was written, and all parts agree")
 

@@ -28,8 +28,9 @@ from ...progress import progress_bar
 from ...records import DEFAULT_STORE, Document, GatherName, StoreName
 from ...storage.locks import write_lock
 from ...storage.new_index import PRECOMPUTED
-from ...storage.rows import sample_bound
-from ...storage.segment_writer import Recipe, fit_int8
+from ...storage.recipe import Recipe
+from ...storage.rounding import fit_int8
+from ...storage.sampling import sample_bound
 from ...version import __version__
 from ..layout import Layout, ShardRecord, is_sharded, shard_names
 from ..ray_connection import connect, first_line

@@ -33,9 +33,10 @@ from ...encoders import Encoder
 from ...errors import DamagedIndexError, UsageError
 from ...hashing import hash_of
 from ...records import Document, EncodedText
+from ...storage.embeddings import are_unit, check_embeddings, encode, exact_sum
 from ...storage.files import write_atomically
-from ...storage.rows import sampled_rows
-from ...storage.segment_writer import Item, are_unit, check_embeddings, encode, exact_sum
+from ...storage.indexing import Item
+from ...storage.sampling import sampled_rows
 from ..layout import shard_of
 
 SIZE = 500  # documents of a piece: some seconds of work for one core, which is what a lost worker costs

@@ -21,10 +21,10 @@ import numpy as np
 
 from ...errors import SecateursError
 from ...records import GatherName, StoreName
-from ...storage.codecs.stores import Int8Store
 from ...storage.files import new_folder_name, write_atomically
 from ...storage.locks import LOCK
-from ...storage.segment_writer import Recipe
+from ...storage.recipe import Recipe
+from ...storage.rounding import Int8Store
 from ..layout import SHARDS, Layout, ShardRecord, is_sharded, shard_names
 
 BUILDING = "building"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...encoders import Encoder, load_encoder
 from ...errors import EncoderMismatchError, SecateursError
 from ...index import Index
-from ...storage.codebooks import Learnt
+from ...storage.codebooks import CodebookContent
 from ...storage.files import write_atomically
 from ...storage.locks import retire
 from ...storage.new_index import make_index
@@ -130,7 +130,7 @@ def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str
                 spec=plan.encoder,
                 overwrite=True,  # one of this name is that of a task which died before it said so
                 progress=False,
-                codebook=None if int8 is None else Learnt(scale.embeddings[shard], int8),
+                codebook=None if int8 is None else CodebookContent(scale.embeddings[shard], int8),
                 unit=scale.unit[shard],
                 dim=scale.dim,
             )

@@ -23,9 +23,10 @@ from ...frequencies import Frequencies
 from ...index import Index
 from ...pruning import keep
 from ...records import Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
-from ...search import Decision, Found, OneIndex, Stopwatch, find, gather
+from ...search import Decision, Found, Matching, OneIndex, Stopwatch, find, gather
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
+from ...storage.filters import KnownKeys
 from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
@@ -87,10 +88,10 @@ class Shard:
             self._problem,
         )
 
-    def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None]:
-        """How many documents a filter lets through, and their token frequencies."""
-        filtered = self._at(commit).filtered(where)
-        return filtered.count, filtered.frequencies if with_frequencies else None
+    def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None, KnownKeys]:
+        """How many documents a filter lets through, their token frequencies, and what is known of its keys here."""
+        filtered = self._at(commit).filtered(where, strict=False)
+        return filtered.count, filtered.frequencies if with_frequencies else None, filtered.keys
 
     def search(self, commit: int, asked: Asked) -> Answer:
         watch = Stopwatch()
@@ -189,5 +190,9 @@ class Shard:
 def _decision(snapshot: Snapshot, asked: Asked) -> Decision:
     """What was decided for all shards, with this shard's part of the filter."""
     plan = asked.plan
-    matching = OneIndex(snapshot).filter(SearchSettings(where=plan.where))
+    if plan.where is None:
+        matching = OneIndex(snapshot).filter(SearchSettings())
+    else:
+        filtered = snapshot.filtered(plan.where, strict=False)  # what is wrong with its keys, all shards decide
+        matching = Matching(filtered.count, snapshot.frequencies, filtered.allowed)
     return Decision(plan, asked.ordered, keep(asked.ordered, plan.p), matching)

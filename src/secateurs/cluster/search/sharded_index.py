@@ -28,7 +28,8 @@ from ...frequencies import Frequencies
 from ...progress import progress_bar
 from ...records import Changes, Document, EncodedText, GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch, decide
-from ...storage.segment_writer import encode
+from ...storage.embeddings import encode
+from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import Answer, Asked
 from .shards import Shards
 
@@ -304,9 +305,11 @@ class _SearchedShards:
         of_matching = settings.frequencies == "matching"
         arguments = self._shards.to_all(settings.where, of_matching)
         parts = self._shards.ask("matching", arguments, settings.partial).values()
+        if len(parts) == self.shards:  # a shard that is missing may have the key
+            check_keys(Filter.parse(settings.where), KnownKeys.merged(keys for _, _, keys in parts))
         if of_matching:
-            frequencies = reduce(Frequencies.__add__, (part for _, part in parts), Frequencies.none())
-        return Matching(sum(count for count, _ in parts), frequencies)
+            frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), Frequencies.none())
+        return Matching(sum(count for count, _, _ in parts), frequencies)
 
     def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         """Each shard gathers, scores and ranks; what comes back is merged by score, equal scores by docno."""
