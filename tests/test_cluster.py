@@ -20,6 +20,8 @@ from secateurs import EncodedText, Index, SecateursError
 from secateurs.cluster.layout import Layout, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.errors import DuplicateDocumentError, ShardsMissingError, UsageError
+from secateurs.records import Changes
+from secateurs.storage.locks import write_lock
 
 ray = pytest.importorskip("ray", reason='needs  pip install "secateurs[ray]"')
 
@@ -52,7 +54,7 @@ def open_on(ray_cluster: Any) -> Iterator[Callable[..., ShardedIndex]]:
 
 
 def actors(index: ShardedIndex) -> list[list[Any]]:
-    return [[replica.actor for replica in replicas] for replicas in index._shards._fleet._replicas]  # type: ignore[attr-defined]
+    return [[replica.actor for replica in replicas] for replicas in index._shards.backend._replicas]  # type: ignore[attr-defined]
 
 
 def pid_of(actor: Any) -> int:
@@ -114,8 +116,8 @@ def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
 
     def everybody_is_back() -> bool:
         many.search(ASKED[0])
-        replicas = [replica for some in many._shards._fleet._replicas for replica in some]  # type: ignore[attr-defined]
-        return all(many._shards._fleet._is_well(replica) for replica in replicas)  # type: ignore[attr-defined]
+        replicas = [replica for some in many._shards.backend._replicas for replica in some]  # type: ignore[attr-defined]
+        return all(many._shards.backend._is_reachable(replica) for replica in replicas)  # type: ignore[attr-defined]
 
     wait_until(everybody_is_back)
     everything = pickle.dumps(([document.docno for document in DOCUMENTS],))
@@ -211,6 +213,64 @@ def test_a_write_that_loses_its_actor_is_done_once(open_on: Callable[..., Sharde
     many.check()
 
 
+def kill_after_next_commit(actor: Any) -> None:
+    """The actor's process kills itself when it has committed its next change, before it answers."""
+
+    def install(self: Any) -> None:
+        index = self._open_shard()._index
+        change = index.change
+
+        def change_and_die(make_change: Any) -> None:
+            change(make_change)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        index.change = change_and_die
+
+    ray.get(actor.__ray_call__.remote(install))
+
+
+def test_a_write_that_was_committed_by_an_actor_that_died_is_answered_as_if_it_had_lived(
+    open_on: Callable[..., ShardedIndex], path: Path
+) -> None:
+    many = open_on(path, seconds=60)
+    new = [replace(document, docno=f"new-{document.docno}") for document in DOCUMENTS[:10]]
+    problems: list[str] = []
+    for write, changes in (
+        (lambda: many.add(new), Changes(added=10)),
+        (lambda: many.update([*new, *(replace(d, docno=f"up-{d.docno}") for d in new)]), Changes(10, 10)),
+        (lambda: many.delete([new[0].docno, "none", new[1].docno]), Changes(deleted=2, missing=("none",))),
+        (lambda: many.add(new, on_bad=problems.append), Changes(added=2)),
+    ):
+        before = [pid_of(replicas[0]) for replicas in actors(many)]
+        for replicas in actors(many):
+            kill_after_next_commit(replicas[0])
+        assert write() == changes
+        wait_until(lambda: missing(many) == 0)
+        assert [pid_of(replicas[0]) for replicas in actors(many)] != before
+    assert len(problems) == 8
+    assert len(many) == len(DOCUMENTS) + 20
+    with pytest.raises(DuplicateDocumentError):
+        many.add(new[:1])
+    many.check()
+
+
+def test_actors_answer_searches_while_more_writes_wait_than_they_have_threads(
+    open_on: Callable[..., ShardedIndex], path: Path
+) -> None:
+    many = open_on(path)
+    expected = hits_of(many.search(ASKED[0]))
+    waiting = 10
+    with ThreadPoolExecutor(waiting) as pool:
+        with write_lock(path / "shard-0000"):
+            backend = many._shards.backend
+            writes = [pool.submit(backend.work, "delete", 0, 0, (["none"], f"{i}")) for i in range(waiting)]
+            for _ in range(3):
+                assert hits_of(many.search(ASKED[0])) == expected
+            assert not any(write.done() for write in writes)
+        for write in writes:
+            write.result(timeout=60)
+
+
 def test_what_the_caller_did_wrong_is_told_and_nobody_is_blamed(
     open_on: Callable[..., ShardedIndex], path: Path
 ) -> None:
@@ -220,7 +280,7 @@ def test_what_the_caller_did_wrong_is_told_and_nobody_is_blamed(
             many.search(ASKED[0], where="i >>> sideways")
         with pytest.raises(SecateursError, match="no document 'nobody'"):
             many.get("nobody")
-    assert not any(replica.suspect for some in many._shards._fleet._replicas for replica in some)  # type: ignore[attr-defined]
+    assert not any(replica.suspect for some in many._shards.backend._replicas for replica in some)  # type: ignore[attr-defined]
     assert len(many.search(ASKED[0])) == 10
 
 

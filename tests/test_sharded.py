@@ -252,7 +252,7 @@ def test_a_write_that_some_shards_cannot_do_says_so(tmp_path: Path, monkeypatch:
             raise OSError("no space left")
 
         with monkeypatch.context() as broken:
-            broken.setattr(many._shards._fleet._shards[1], "update", full)  # type: ignore[attr-defined]
+            broken.setattr(many._shards.backend.shards[1], "add", full)  # type: ignore[attr-defined]
             with pytest.raises(PartlyWrittenError, match=r"1 of 2 shards .* not shard-0001 \(no space left\)"):
                 many.add(documents[20:])
         added = len(many) - 20
@@ -299,7 +299,7 @@ def test_an_encoder_of_ones_own_encodes_what_is_written(
                 assert document.encoded.token_ids.tolist() == tokens.tolist()
         with pytest.raises(UsageError, match="brings its embeddings"):
             many.add([Document("own", "", {}, random_text(np.random.default_rng(0), 2, dim=96))])
-        assert all(shard._index._encoder is None for shard in many._shards._fleet._shards)  # type: ignore[attr-defined]
+        assert all(shard._index._encoder is None for shard in many._shards.backend.shards)  # type: ignore[attr-defined]
 
 
 def test_what_another_process_writes_is_seen_and_counted(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_a_shard_that_fails_in_mid_search_is_an_error_or_left_out(
         def broken(*arguments: object) -> None:
             raise DamagedIndexError("a block was altered")
 
-        monkeypatch.setattr(many._shards._fleet._shards[2], "search", broken)  # type: ignore[attr-defined]
+        monkeypatch.setattr(many._shards.backend.shards[2], "search", broken)  # type: ignore[attr-defined]
         with pytest.raises(DamagedIndexError, match="a block was altered"):
             many.search(query)
         ranking = many.search(query, k=40, partial=True, effort="exact")
@@ -424,5 +424,5 @@ def test_text_queries_are_encoded_once(tmp_path: Path, encoder: OnnxEncoder, pas
         assert len(ranking) == 3
         assert ranking.stats.milliseconds.keys() >= {"encode", "prune", "cluster", "gather", "score", "fetch"}
         assert [r.hits for r in many.search_many(QUERIES, k=3)] == [many.search(q, k=3).hits for q in QUERIES]
-        assert all(shard._index._encoder is None for shard in many._shards._fleet._shards)  # type: ignore[attr-defined]
+        assert all(shard._index._encoder is None for shard in many._shards.backend.shards)  # type: ignore[attr-defined]
         assert isinstance(many.frequencies, Frequencies)

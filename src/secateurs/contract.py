@@ -187,7 +187,11 @@ class AnyIndex(ABC):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r}: {len(self):,} documents, {self.dim} dimensions)"
+        try:
+            facts = f"{len(self):,} documents, {self.dim} dimensions"
+        except SecateursError:
+            facts = "closed"
+        return f"{type(self).__name__}({str(self.path)!r}: {facts})"
 
     @property
     @abstractmethod

@@ -137,9 +137,9 @@ class Index(AnyIndex):
     def update(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         return self._add(documents, progress, on_bad, replacing=True, encoder=self._documents_encoder())
 
-    def add_encoded(self, documents: Sequence[Document], *, replacing: bool) -> Changes:
-        """As `add`, or as `update`, of documents that this index's encoder has encoded elsewhere."""
-        return self._add(documents, False, None, replacing=replacing, encoder=None)
+    def change(self, make_change: Callable[[Writer], _T]) -> _T:
+        """A change by the index's one writer: for documents that were encoded elsewhere, and for writes with an id."""
+        return self._write(make_change)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
         wanted = [docnos] if isinstance(docnos, str) else list(docnos)

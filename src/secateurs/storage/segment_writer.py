@@ -366,10 +366,7 @@ def _fill(
                 skipped(f"{place}: {error}")
                 continue
             if is_taken(document.docno):
-                skipped(
-                    f"{place}: docno {document.docno!r} is in the index already: to replace it, update",
-                    DuplicateDocumentError,
-                )
+                skipped(in_index_already(place, document.docno), DuplicateDocumentError)
                 continue
             earlier = writer.reserve(document, place)
             if earlier is None:
@@ -383,6 +380,10 @@ def _fill(
     for encoded in encode(accepted(), encoder):
         writer.append(encoded)
         advance(1)
+
+
+def in_index_already(place: str, docno: str) -> str:
+    return f"{place}: docno {docno!r} is in the index already: to replace it, update"
 
 
 def encode(documents: Iterable[Document], encoder: Encoder | None) -> Iterator[EncodedText]:
