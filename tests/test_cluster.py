@@ -213,6 +213,18 @@ def test_a_write_that_loses_its_actor_is_done_once(open_on: Callable[..., Sharde
     many.check()
 
 
+def test_a_pickled_index_has_actors_of_its_own(open_on: Callable[..., ShardedIndex], path: Path) -> None:
+    many = open_on(path)
+    expected = hits_of(many.search(ASKED[0]))
+    twin = pickle.loads(pickle.dumps(many))
+    assert hits_of(twin.search(ASKED[0])) == expected
+    pids = {pid_of(replicas[0]) for index in (many, twin) for replicas in actors(index)}
+    assert len(pids) == 2 * SHARDS
+    twin.close()
+    twin.close()
+    assert hits_of(many.search(ASKED[0])) == expected
+
+
 def kill_after_next_commit(actor: Any) -> None:
     """The actor's process kills itself when it has committed its next change, before it answers."""
 

@@ -207,17 +207,6 @@ class Index(AnyIndex):
     def frequencies(self) -> Frequencies:
         return self.snapshot.frequencies
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By path: a worker process opens the index again. An encoder that has no name goes along."""
-        encoder = None if self.encoder_spec["kind"] in ("onnx", "st") else self._encoder
-        return type(self), (self.path, encoder)
-
-    def __copy__(self) -> Self:
-        return type(self)(self.path, self._encoder)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.__copy__()
-
     def _compile(self) -> None:
         searching.compile_kernels(self.snapshot)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,6 @@ from .searched_shards import SearchedShards
 from .shards import Shards
 
 _EXPORTED_AT_ONCE = 256  # documents
-_Index = TypeVar("_Index", bound="ShardedIndex")
 
 
 class ShardedIndex(AnyIndex):
@@ -56,11 +55,10 @@ class ShardedIndex(AnyIndex):
         replicas   actors for each shard, on different nodes if there are enough
         seconds    how long a search waits for a shard that does not answer, before it counts as missing
         """
-        self._options = {"ray": ray, "replicas": replicas, "seconds": seconds}
         self._shards = Shards(Path(path), ray, replicas, seconds)
         self._write_lock = Lock()  # of this object: each shard's own writer decides between processes
         try:
-            super().__init__(Path(path), encoder)
+            super().__init__(Path(path), encoder, ray=ray, replicas=replicas, seconds=seconds)
         except BaseException:
             self._shards.close()
             raise
@@ -217,20 +215,8 @@ class ShardedIndex(AnyIndex):
         for error in failed.values():
             raise error
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By path and options: neither threads nor actors are copied. An encoder that has no name goes along."""
-        encoder = None if self.encoder_spec["kind"] in ("onnx", "st") else self._encoder
-        return _reopen, (type(self), self.path, encoder, self._options)
-
-    def __copy__(self) -> Self:
-        self._shards.check_open()
-        return _reopen(type(self), self.path, self._encoder, self._options)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.__copy__()
-
     def _compile(self) -> None:
-        """Each shard compiles its kernels when it is opened."""
+        self._shards.check_open()  # each shard compiles its kernels when it is opened
 
     def _read_batches(self, documents: Documents, on_bad: OnBad | None) -> Batches:
         self._shards.check_layout()
@@ -255,7 +241,3 @@ class ShardedIndex(AnyIndex):
             added=sum(write.changes.added for write in writes),
             replaced=sum(write.changes.replaced for write in writes),
         )
-
-
-def _reopen(cls: type[_Index], path: Path, encoder: Encoder | None, options: Mapping[str, Any]) -> _Index:
-    return cls(path, encoder, **options)
