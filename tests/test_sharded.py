@@ -333,6 +333,59 @@ def test_a_shard_that_fails_in_mid_search_is_an_error_or_left_out(
         assert {hit.docno for hit in ranking} == {d.docno for d in documents if shard_of(d.docno, 4) != 2}
 
 
+def test_the_plan_of_a_ranking_is_what_every_shard_used(
+    tmp_path: Path, encoded_passages: list[Document], encoded_queries: list[EncodedText]
+) -> None:
+    path = make_shards(tmp_path / "many.sec", encoded_passages, 3)
+    shards = [Index(path / name) for name in shard_names(3)]
+    with ShardedIndex(path) as many:
+        for query in encoded_queries[:3]:
+            ranking = many.search(query, gather="cells", candidates=60)
+            plan = ranking.plan
+            assert (plan.gather, plan.candidates) == ("cells", share(60, 3))
+            assert plan == many.decide(query, gather="cells", candidates=60).plan
+            # Each shard, searched as an index by itself with the numbers of the plan, scores as many documents.
+            settings = {"gather": plan.gather, "nprobe": plan.nprobe, "candidates": plan.candidates, "p": plan.p}
+            kept = list(ranking.kept)
+            kept_only = EncodedText(query.embeddings[kept], query.token_ids[kept], query.token_kinds[kept])
+            alone = [shard.search(kept_only, order="first", **settings).stats for shard in shards]  # type: ignore[arg-type]
+            assert ranking.stats.documents_scored == sum(stats.documents_scored for stats in alone)
+            assert ranking.stats.documents_gathered == sum(stats.documents_gathered for stats in alone)
+
+
+def test_the_plan_names_the_ways_in_which_shards_gathered_and_leaves_out_those_that_had_nothing_to_gather(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One cell is probed. In shard 0 it holds what matches; in shard 1 it does not; in shard 2 nothing matches."""
+
+    def text(token: int) -> EncodedText:
+        embedding = np.zeros((1, 8), dtype=np.float32)
+        embedding[0, token] = 1
+        return EncodedText(embedding, [token], [0])  # type: ignore[arg-type]
+
+    docnos = [[f"d{i}" for i in range(60) if shard_of(f"d{i}", 3) == shard][:8] for shard in range(3)]
+    documents = [Document(docno, "near", {"tag": "yes"}, text(1)) for docno in docnos[0]]
+    documents += [Document(docno, "near", {"tag": "no"}, text(1)) for docno in (*docnos[1][:4], *docnos[2])]
+    documents += [Document(docno, "far", {"tag": "yes"}, text(2)) for docno in docnos[1][4:]]
+    settings: dict[str, Any] = {"k": 3, "p": 1, "gather": "cells", "nprobe": 1, "where": "tag = 'yes'"}
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents, 3)) as many:
+        ranking = many.search(text(1), **settings)
+        assert ranking.plan.gather == "cells+exhaustive"
+        assert ranking.stats.documents_scored == 8 + 4
+        assert many.search(text(1), **settings | {"where": None}).plan.gather == "cells"
+        assert many.search(text(1), **settings | {"where": "tag = 'other'"}).plan.gather == "cells"
+
+        def broken(*arguments: object) -> None:
+            raise DamagedIndexError("a block was altered")
+
+        for missing, gathered_by, scored in ((0, "exhaustive", 4), (1, "cells", 8), (2, "cells+exhaustive", 12)):
+            with monkeypatch.context() as patched:
+                patched.setattr(many._shards.backend.shards[missing], "search", broken)  # type: ignore[attr-defined]
+                part = many.search(text(1), partial=True, **settings)
+            assert (part.plan.gather, part.stats.documents_scored) == (gathered_by, scored)
+            assert part.stats.shards_missing == 1
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
