@@ -22,7 +22,7 @@ from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
 from secateurs import Document, EncodedText, Index
-from secateurs.cluster.build import builder as building
+from secateurs.cluster.build import builder, tasks
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.build.plan import BUILDING
 from secateurs.cluster.layout import Layout, ShardRecord, shard_of
@@ -109,7 +109,7 @@ def test_a_collection_stays_until_the_new_one_is_ready(tmp_path: Path) -> None:
     folder = tmp_path / "big.sec"
     build_shards(folder, random_documents(20), shards=2, encoder=None)
     before = stored(shards_of(folder))
-    with pytest.raises(SecateursError, match="already"):
+    with pytest.raises(SecateursError, match=r"already: .* replace it with --overwrite \(overwrite=True\)"):
         build_shards(folder, random_documents(30), shards=3, encoder=None)
     encoder = NotingEncoder(tmp_path / "notes", fail_at="text 119")
     corpus = write_corpus(tmp_path)
@@ -216,7 +216,7 @@ def test_an_encoder_of_its_own_settings_must_be_a_model_folder(tmp_path: Path, e
     with pytest.raises(UsageError, match="save them in a model folder"):
         build_shards(tmp_path / "big.sec", [], shards=1, encoder=own)
     assert not (tmp_path / "big.sec").exists()
-    assert building.to_send(ray, encoder, by_name=False) is None
+    assert tasks.encoder_to_send(ray, encoder, by_name=False) is None
 
 
 def test_a_collection_that_appears_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_a_collection_that_appears_meanwhile_is_not_replaced(tmp_path: Path, mon
         layout.write(tmp_path / "big.sec")
         return ray
 
-    monkeypatch.setattr(building, "connect", connect)
+    monkeypatch.setattr(builder, "connect", connect)
     with pytest.raises(SecateursError, match="there is a collection in shards at"):
         build_shards(tmp_path / "big.sec", random_documents(5), shards=1, encoder=None)
     assert Layout.read(tmp_path / "big.sec") == layout

@@ -1,7 +1,10 @@
 """What a build of shards goes by: pieces, plans and sources. No cluster is needed to test them."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from secateurs.cluster.build.pieces import (
 from secateurs.cluster.build.plan import BUILDING, Plan, Scale, check_collection_target
 from secateurs.cluster.build.sources import Source
 from secateurs.cluster.layout import ShardRecord, shard_of
+from secateurs.encoders.onnx import PROJECTION, _wheel_folder
 from secateurs.errors import SecateursError
 from secateurs.storage import rows
 from secateurs.threads import granted_cores, usable_cores
@@ -129,3 +133,28 @@ def test_a_flipped_byte_in_a_piece_is_noticed_and_the_piece_goes(tmp_path: Path,
     with pytest.raises(PieceLostError, match="give the same command again"):
         list(Pieces(tmp_path, [1]).items())
     assert not path.exists()
+
+
+def test_tasks_load_the_revision_of_a_hub_model_that_the_plan_records_and_not_the_newest(tmp_path: Path) -> None:
+    """In the cache of the hub are two commits of a model, and the newer one is "main"."""
+    older, newer = "a" * 40, "b" * 40
+    repository = tmp_path / "models--someone--colbert"
+    for commit, limit in ((older, 100), (newer, 200)):
+        folder = repository / "snapshots" / commit
+        folder.mkdir(parents=True)
+        for name in ("model.onnx", "tokenizer.json"):
+            (folder / name).symlink_to(_wheel_folder() / name)
+        np.save(folder / "projection.npy", np.load(PROJECTION))
+        (folder / "secateurs.json").write_text(json.dumps({"document_limit": limit}))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(newer)
+    code = (
+        "from secateurs.cluster.build import tasks; from secateurs.encoders import load_encoder; "
+        f"encoder = load_encoder('someone/colbert', revision='{older}'); "
+        "print(tasks.encoder_to_send(None, encoder, by_name=False), tasks.load_recorded_encoder(encoder.spec).settings)"
+    )
+    pytest.importorskip("huggingface_hub", reason='needs "secateurs[hub]"')
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
+    assert printed.startswith("None ")
+    assert "document_limit=100" in printed

@@ -18,8 +18,7 @@ from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
 from secateurs import Index
-from secateurs.cluster.build import builder as building
-from secateurs.cluster.build import tasks
+from secateurs.cluster.build import builder, tasks
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.build.pieces import Pieces
 from secateurs.cluster.build.plan import BUILDING, Plan, Scale
@@ -43,7 +42,7 @@ def read_piece(path: Path) -> list[Any]:
     return list(pieces.items())
 
 
-_each_shard = building._Build._each_shard
+_each_shard = builder._Build._each_shard
 
 
 def stop_at_finish(build: Any, task: Any, *arguments: Any) -> Any:
@@ -193,7 +192,7 @@ def test_finished_shards_are_not_made_again_and_nothing_is_read_again(
     made = {name: Index(folder / name).manifest.segments[0].name for name in ("shard-0000", "shard-0002")}
     assert not list(folder.glob("building/shard-0000/*.npz"))
 
-    monkeypatch.setattr(building, "read_sources", None)
+    monkeypatch.setattr(builder, "pieces_of_sources", None)
     build_shards(folder, corpus, shards=3, encoder=encoder)
     assert {name: Index(folder / name).manifest.segments[0].name for name in made} == made
     assert set(encoder.encoded().values()) == {1}
@@ -205,7 +204,7 @@ def test_documents_of_a_program_are_compared_when_a_build_goes_on(
 ) -> None:
     documents = random_documents(20)
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_commit", lambda self: 1 / 0)
+        patched.setattr(builder._Build, "_commit", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_shards(tmp_path / "big.sec", documents, shards=2, encoder=None)
         with pytest.raises(ZeroDivisionError):
@@ -223,7 +222,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_finished(
 ) -> None:
     (corpus,) = write_corpus(tmp_path, files=1)
     encoder = NotingEncoder(tmp_path / "notes")
-    encode = building._Build._encode
+    encode = builder._Build._encode
 
     def encode_and_change(*arguments: Any) -> Any:
         found = encode(*arguments)
@@ -231,7 +230,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_finished(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_encode", encode_and_change)
+        patched.setattr(builder._Build, "_encode", encode_and_change)
         with pytest.raises(SecateursError, match="has changed while it was read"):
             build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder)
     build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder, overwrite=True)
@@ -242,7 +241,7 @@ def test_a_damaged_piece_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
     encoder = NotingEncoder(tmp_path / "notes")
     corpus = write_corpus(tmp_path, files=2)
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_fit", lambda *arguments: 1 / 0)
+        patched.setattr(builder._Build, "_fit", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder)
     (first, second) = sorted((tmp_path / "big.sec").glob("building/*/*.npz"))
@@ -259,7 +258,7 @@ def test_a_piece_that_is_lost_at_the_end_is_made_again_and_finished_shards_are_n
     corpus = write_corpus(tmp_path)
     folder = tmp_path / "big.sec"
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_each_shard", stop_at_finish)
+        patched.setattr(builder._Build, "_each_shard", stop_at_finish)
         with pytest.raises(ZeroDivisionError):
             build_shards(folder, corpus, shards=3, encoder=encoder)
     plan, first = Plan.read(folder / BUILDING), folder / BUILDING / "shard-0000"

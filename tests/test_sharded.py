@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Frequencies, Index
-from secateurs.cluster.layout import SHARDS, Layout, ShardRecord, shard_names, shard_of
+from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.corpus import BadDocumentError
 from secateurs.effort import share
@@ -21,6 +21,7 @@ from secateurs.errors import DamagedIndexError, DuplicateDocumentError, PartlyWr
 from secateurs.hashing import hash_of
 from secateurs.records import Ranking
 from secateurs.storage.codecs.stores import Int8Store
+from secateurs.storage.manifest import SHARDS
 
 
 def make_shards(path: Path, documents: list[Document], shards: int, **options: Any) -> Path:
