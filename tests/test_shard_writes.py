@@ -1,4 +1,4 @@
-"""Writes to shards: each shard's own writer decides, and searches do not wait for writes."""
+"""Writes to shards: the writer of each shard decides, and searches do not wait for writes."""
 
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
