@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..corpus import OnBad
+from ..corpus import OnBad, to_document
 from ..encoders import Encoder
 from ..errors import SecateursError
 from ..records import Changes, Document
@@ -34,10 +34,11 @@ from .compaction import (
 )
 from .file_names import NUMBERS
 from .files import new_folder_name, open_array
-from .indexing import Item, write_segment
+from .indexing import Item, in_index_already, write_segment
 from .locks import sweep, write_lock
 from .manifest import DELETIONS, SEGMENTS, DeletionsRecord, Manifest, SegmentRecord
 from .new_index import remove_leftovers
+from .recent_writes import present_before, with_write
 from .recipe import Recipe
 from .segment_writer import NewSegment
 from .segments import Segment, read_frequencies, write_frequencies
@@ -58,14 +59,29 @@ class Writer:
     def _recipe(self) -> Recipe:
         return Recipe(self.snapshot.manifest.store, self.snapshot.manifest.gather)
 
-    def add(self, items: Iterable[Item], encoder: Encoder | None, on_bad: OnBad | None, replacing: bool) -> Changes:
+    def add(
+        self,
+        items: Iterable[Item],
+        encoder: Encoder | None,
+        on_bad: OnBad | None,
+        replacing: bool,
+        write_id: str | None = None,
+    ) -> Changes:
+        """Documents with a `write_id` must be valid, and their docnos different: see recent_writes.py."""
         snapshot = self.snapshot
         manifest = snapshot.manifest
+        if write_id is not None:
+            items = list(items)
+            before = present_before(manifest.writes, write_id, len(items))
+            if before is not None:
+                return _report_again(items, before, on_bad, replacing)
         replaced: set[int] = set()
+        present: list[bool] = []  # of each document, whether its docno is in the index
         is_rewritten = False  # whether the new segment is the whole index
 
         def is_taken(docno: str) -> bool:
             number = snapshot.find(docno)
+            present.append(number is not None)
             if number is not None and replacing:
                 replaced.add(number)
             return number is not None and not replacing
@@ -97,17 +113,24 @@ class Writer:
             if given == 0:
                 return Changes()
             others = () if is_rewritten else self._without(sorted(replaced))
-            self._commit((*others, segment.record), segment if is_rewritten or is_empty else None)
+            writes = None if write_id is None else with_write(manifest.writes, write_id, present)
+            self._commit((*others, segment.record), segment if is_rewritten or is_empty else None, writes)
         self._tidy()
         return Changes(added=given - len(replaced), replaced=len(replaced))
 
-    def delete(self, docnos: Iterable[str]) -> Changes:
+    def delete(self, docnos: Iterable[str], write_id: str | None = None) -> Changes:
         wanted = list(dict.fromkeys(docnos))
-        found = self.snapshot.find_all(wanted)
-        if found:
-            self._commit(self._without(list(found.values())))
-            self._tidy()
-        return Changes(deleted=len(found), missing=tuple(docno for docno in wanted if docno not in found))
+        recorded = self.snapshot.manifest.writes
+        present = present_before(recorded, write_id, len(wanted))
+        if present is None:
+            found = self.snapshot.find_all(wanted)
+            present = [docno in found for docno in wanted]
+            if found:
+                writes = None if write_id is None else with_write(recorded, write_id, present)
+                self._commit(self._without(list(found.values())), writes=writes)
+                self._tidy()
+        missing = tuple(docno for docno, was_present in zip(wanted, present, strict=True) if not was_present)
+        return Changes(deleted=len(wanted) - len(missing), missing=missing)
 
     def compact(self) -> None:
         """All live documents as one segment, with a codebook learnt from it."""
@@ -180,19 +203,35 @@ class Writer:
         write_frequencies(folder, frequencies)
         return DeletionsRecord(folder.name, len(all_numbers), embeddings, cut, describe_files(folder))
 
-    def _commit(self, records: tuple[SegmentRecord, ...], relearnt: NewSegment | None = None) -> None:
-        """`relearnt` is a new segment with a new codebook."""
+    def _commit(
+        self,
+        records: tuple[SegmentRecord, ...],
+        relearnt: NewSegment | None = None,
+        writes: Mapping[str, str] | None = None,
+    ) -> None:
+        """`relearnt` is a new segment with a new codebook, `writes` the recorded writes if there is one more."""
         before = self.snapshot.manifest
         manifest = replace(
             before,
             segments=records,
             commit=before.commit + 1,
             written_by=f"secateurs {__version__}",
+            writes=before.writes if writes is None else writes,
         )
         if relearnt is not None:
             manifest = replace(manifest, dim=relearnt.dim, codebook=relearnt.codebook.write(self.path))
         manifest.write(self.path)
         self.snapshot = Snapshot(self.path, manifest, self.snapshot)
+
+
+def _report_again(items: Sequence[Item], present: Sequence[bool], on_bad: OnBad | None, replacing: bool) -> Changes:
+    """What `add` answered when it committed these documents."""
+    if replacing:
+        return Changes(added=len(items) - sum(present), replaced=sum(present))
+    for (place, item), was_present in zip(items, present, strict=True):
+        if was_present and on_bad is not None:
+            on_bad(in_index_already(place, to_document(item).docno))
+    return Changes(added=len(items) - sum(present))
 
 
 @contextmanager

@@ -62,6 +62,10 @@ def write_segment(
         return writer.finish(recipe, dim, codebook, int8, unit, progress)
 
 
+def in_index_already(place: str, docno: str) -> str:
+    return f"{place}: docno {docno!r} is in the index already: to replace it, update"
+
+
 def _fill(
     writer: SegmentWriter,
     items: Iterable[Item],
@@ -84,8 +88,7 @@ def _fill(
                 skip(f"{place}: {error}")
                 continue
             if is_taken(document.docno):
-                problem = f"docno {document.docno!r} is in the index already: to replace it, update"
-                skip(f"{place}: {problem}", DuplicateDocumentError)
+                skip(in_index_already(place, document.docno), DuplicateDocumentError)
                 continue
             earlier = writer.reserve(document, place)
             if earlier is None:

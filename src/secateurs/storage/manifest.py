@@ -27,10 +27,10 @@
         frequencies.npy         (3, types) int64, as above, of the deleted documents
       lost/commit-12/           an index as it was before a repair that could not keep all of it, see repair.py
 
-manifest.json holds the format version, the encoder's name and fingerprint, counts, and per file its size and CRC-32;
-its last field is a checksum of itself. Opening checks the manifest, every file's size, and the bytes of the small
-files. The rest is checked when it is used: embeddings block by block, a document when it is fetched, other files whole
-the first time.
+manifest.json holds the format version, the encoder's name and fingerprint, counts, what the latest writes with an id
+did (recent_writes.py), and per file its size and CRC-32; its last field is a checksum of itself. Opening checks the
+manifest, every file's size, and the bytes of the small files. The rest is checked when it is used: embeddings block by
+block, a document when it is fetched, other files whole the first time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -120,6 +120,7 @@ class Manifest:
     segments: tuple[SegmentRecord, ...]
     written_by: str
     commit: int = 0  # counts changes
+    writes: Mapping[str, str] = field(default_factory=dict)  # the latest writes that had an id: see recent_writes.py
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 

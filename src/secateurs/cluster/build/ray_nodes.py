@@ -1,4 +1,4 @@
-"""The machines of a Ray cluster, known by their names: a node that comes back has a new id."""
+"""The nodes of a Ray cluster, known by their names: a node that comes back has a new id."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..layout import ShardRecord
 from .plan import Plan
 
 
-def alive(ray: ModuleType) -> dict[str, str]:
-    """Name to id of every node that does work."""
-    return {node["NodeName"]: node["NodeID"] for node in _working(ray)}
+def node_ids(ray: ModuleType) -> dict[str, str]:
+    """Name -> id of every node that is alive and has a CPU."""
+    return {node["NodeName"]: node["NodeID"] for node in _nodes_with_cpu(ray)}
 
 
-def nodes_for(ray: ModuleType, shards: int, per_node: bool) -> list[str | None]:
-    """The names of the nodes on whose disks the shards go, one after another; None for a disk that all of them see."""
-    names = sorted(node["NodeName"] for node in _working(ray))
+def assign_nodes(ray: ModuleType, shards: int, per_node: bool) -> list[str | None]:
+    """Of each shard the name of the node on whose disk it is built; None: on a file system that all nodes see."""
+    names = sorted(node["NodeName"] for node in _nodes_with_cpu(ray))
     if not names:
         raise SecateursError(
             "no machine of the Ray cluster has a CPU to build with: start one with  ray start --num-cpus N"
@@ -32,27 +32,28 @@ def nodes_for(ray: ModuleType, shards: int, per_node: bool) -> list[str | None]:
     return [names[shard % len(names)] for shard in range(shards)]
 
 
-def strategies(ray: ModuleType, plan: Plan) -> list[Any]:
-    """Where the tasks of each shard are to run."""
-    ids = alive(ray)
+def scheduling_strategies(ray: ModuleType, plan: Plan) -> list[Any]:
+    """Of each shard where its tasks run: on its node, or spread over all."""
+    ids = node_ids(ray)
     for record in plan.shards:
         if record.node is not None and record.node not in ids:
-            raise is_gone(record)
-    return ["SPREAD" if record.node is None else pinned(ids[record.node]) for record in plan.shards]
+            raise node_gone_error(record)
+    return ["SPREAD" if record.node is None else on_node(ids[record.node]) for record in plan.shards]
 
 
-def pinned(node_id: str) -> Any:
+def on_node(node_id: str) -> Any:
+    """A scheduling strategy: on this node and no other."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node_id, soft=False)
 
 
-def is_gone(record: ShardRecord) -> SecateursError:
+def node_gone_error(record: ShardRecord) -> SecateursError:
     return SecateursError(
         f"the Ray node {record.node!r}, on whose disk {record.name} is built, is not there: start it again under that "
         "name (ray start --node-name). What is done is kept: give the same command again to go on"
     )
 
 
-def _working(ray: ModuleType) -> list[dict[str, Any]]:
+def _nodes_with_cpu(ray: ModuleType) -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
