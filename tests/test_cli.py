@@ -88,6 +88,28 @@ def test_search_prints_a_trec_run_for_a_file_of_queries(animals: Path, source: s
     ]
 
 
+def test_search_reads_the_queries_of_beir(animals: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "do goldfish grow", "metadata": {}}\n')
+    done = run("search", animals, "--queries", tmp_path / "queries.jsonl", "--trec", "-k", "1")
+    assert done.stdout.split()[:3] == ["q1", "Q0", "fish"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("3\tcats\n\n3\tbees\n", "q.tsv, line 3: qid '3' is already that of line 1"),
+        ("3\tcats\nbees\n", "q.tsv: line 1 has a qid and a tab, line 2 has not"),
+    ],
+)
+def test_search_refuses_queries_of_which_two_would_have_the_same_qid(
+    animals: Path, tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "q.tsv").write_text(content)
+    done = run("search", animals, "--queries", "q.tsv", "--trec", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+
+
 def test_hostile_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("two words\tgoldfish \x1b]0;owned\x07 \x1b[31m [bold]grow[/bold]\n")
     assert run("index", tmp_path / "c.tsv", tmp_path / "c.sec").returncode == 0

@@ -1,5 +1,6 @@
 """Reproductions: what comes with the package is whole, runs, and can disagree."""
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -154,6 +155,20 @@ def test_an_index_of_another_collection_is_not_taken_for_this_one(tmp_path: Path
     (moved / "corpus.jsonl").write_text('{"docno": "d1", "text": "cats sleep"}\n')
     with pytest.raises(SecateursError, match="was made of another collection"):
         reproduce(claim, tmp_path / "x", collection=moved)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_folder_of_beir_is_a_collection(tmp_path: Path, suffix: str) -> None:
+    def write(name: str, content: str) -> None:
+        (tmp_path / f"{name}{suffix}").write_bytes(gzip.compress(content.encode()) if suffix else content.encode())
+
+    write("corpus.jsonl", '{"_id": "d1", "title": "", "text": "goldfish grow"}\n')
+    write("queries.jsonl", '{"_id": "1", "text": "do goldfish grow"}\n{"_id": "2", "text": "not judged"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td1\t1\n")
+    corpus, topics = collection_of(find_reproduction("trec2019-p3"), tmp_path)
+    assert corpus == tmp_path / f"corpus.jsonl{suffix}"
+    assert (topics.queries, topics.qrels) == ({"1": "do goldfish grow"}, {"1": {"d1": 1}})
 
 
 def test_the_synthetic_collection_is_always_the_same() -> None:

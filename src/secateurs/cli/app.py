@@ -150,7 +150,7 @@ def delete(
     """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted."""
     from ..cluster.search.open_index import open_index
 
-    wanted = [*(docnos or ()), *(line for line in read_lines(file) if line)] if file else list(docnos or ())
+    wanted = [*(docnos or ()), *(line for _, line in read_lines(file))] if file else list(docnos or ())
     if not wanted:
         raise UsageError("give docnos to delete, or --from FILE")
     opened = open_index(path)
@@ -423,8 +423,13 @@ def _serve(paths: list[Path], **options: Any) -> None:
 )
 def evaluate(
     path: IndexPath,
-    queries: Annotated[str, typer.Option(metavar="FILE", help="qid, tab, text on each line; or ir_datasets:ID.")],
-    qrels: Annotated[str, typer.Option(metavar="FILE", help="TREC judgements; or ir_datasets:ID.")],
+    queries: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="qid, tab, text on each line; or BEIR's queries.jsonl; or ir_datasets:ID."),
+    ],
+    qrels: Annotated[
+        str, typer.Option(metavar="FILE", help="Judgements of TREC or BEIR (with its header line); or ir_datasets:ID.")
+    ],
     measures: Annotated[
         str, typer.Option("-m", "--measures", metavar="NAMES", help="Any of ir-measures, such as AP(rel=2) or R@1000.")
     ] = "nDCG@10 AP RR@10",
@@ -554,7 +559,7 @@ def reproduce(
     ] = None,
     collection: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="corpus.jsonl.gz, queries.tsv and qrels, instead of ir_datasets."),
+        typer.Option(metavar="FOLDER", help="A folder with corpus, queries and qrels files, instead of ir_datasets."),
     ] = None,
     index: Annotated[Path | None, typer.Option(metavar="INDEX", help="An index of it that is built already.")] = None,
     folder: Annotated[

@@ -13,7 +13,10 @@ IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index fold
 Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")]
 Queries = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
+    typer.Option(
+        metavar="FILE",
+        help="Many queries: qid, tab, text on each line, or BEIR's queries.jsonl; - reads standard input.",
+    ),
 ]
 K = Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")]
 P = Annotated[

@@ -39,7 +39,7 @@ def queries_asked(query: str | None, queries: str | None, as_json: bool, trec: b
         raise UsageError("give either a QUERY or --queries FILE")
     if as_json and trec:
         raise UsageError("give --json or --trec, not both")
-    return [(None, query)] if query is not None else list(read_queries(str(queries)))
+    return [(None, query)] if query is not None else [*read_queries(str(queries))]
 
 
 def print_rankings(

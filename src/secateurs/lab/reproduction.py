@@ -28,7 +28,7 @@ from .measures import Measures
 from .report import report
 from .results import Results, planned
 from .sweeps import DEPTH, labels, plain, sweep
-from .topics import Topics, read_topics
+from .topics import Topics, collection_files, read_topics
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,8 @@ def reproduce(
     """Index the collection, run the experiment, compare. All that is made goes into `folder`; a second start takes the
     index that is there, and goes on with the searches.
 
-    `collection` is a folder with corpus.jsonl[.gz], queries*.tsv and qrels*; `index` one that is built already.
+    `collection` is a folder with corpus.jsonl, queries*.tsv or .jsonl, and qrels* (or BEIR's qrels/test.tsv), each
+    plain or .gz; `index` one that is built already.
     """
     settings = sweep(*reproduction.sweep, k=reproduction.k)
     described = [plain(one) for one in settings]
@@ -128,16 +129,8 @@ def _collection(reproduction: Reproduction, folder: str | Path | None) -> tuple[
     if folder is None:
         name = f"{IR_DATASETS}{source['ir_datasets']}"
         return name, read_topics(name, name)
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise SecateursError(f"there is no folder {folder}")
-    corpora = [path for path in sorted(folder.glob("corpus.*")) if path.is_file()]
-    queries = sorted(folder.glob("queries*.tsv"), key=lambda path: (len(path.name), path.name))
-    if not corpora or not queries:
-        raise SecateursError(f"{folder} is no collection: it needs corpus.jsonl (or .gz, .tsv, .csv) and queries.tsv")
-    name = queries[0].name.replace("queries", "qrels").removesuffix(".tsv")
-    qrels = next((path for path in (folder / name, folder / f"{name}.txt") if path.is_file()), folder / name)
-    return corpora[0], read_topics(str(queries[0]), str(qrels))
+    corpus, queries, qrels = collection_files(Path(folder))
+    return corpus, read_topics(str(queries), str(qrels))
 
 
 def _index(

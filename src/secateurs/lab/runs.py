@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import SecateursError
+from ..queries import read_lines
 from ..trec import trec_line
 from .measures import Hits
 from .results import replace_file
-from .topics import columns
+from .topics import check_columns
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
@@ -19,7 +20,10 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 def read_run(path: str | Path) -> dict[str, list[tuple[str, float]]]:
     """qid -> (docno, score), best first. As in trec_eval, ranks count for nothing, and a larger docno wins a tie."""
     run: dict[str, dict[str, float]] = {}
-    for place, (qid, _, docno, _, score, _) in columns(Path(path), 6, "qid, Q0, docno, rank, score, tag"):
+    for number, line in read_lines(str(path)):
+        place, words = f"{path}, line {number}", line.split()
+        check_columns(place, words, ("qid", "Q0", "docno", "rank", "score", "tag"))
+        qid, _, docno, _, score, _ = words
         hits = run.setdefault(qid, {})
         if docno in hits:
             raise SecateursError(f"{place}: {docno!r} is in the ranking of {qid!r} twice")
