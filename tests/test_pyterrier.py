@@ -368,6 +368,15 @@ def test_an_indexing_pipeline_ends_in_an_index(tmp_path: Path, encoder: OnnxEnco
         indexer.index(iter(documents))
 
 
+def test_the_indexer_refuses_or_skips_a_document_without_text(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    documents = [{"docno": "a", "text": "goldfish"}, {"docno": "b", "text": ""}]
+    with pytest.raises(SecateursError, match="document 2: text of 'b' is empty"):
+        SecateursIndexer(tmp_path / "x.sec", encoder=encoder).index(documents)
+    problems: list[str] = []
+    built = SecateursIndexer(tmp_path / "x.sec", encoder=encoder, on_bad=problems.append).index(documents)
+    assert (len(built), len(problems)) == (1, 1)
+
+
 def test_without_the_extra_the_pip_line_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "secateurs.integrations.pyterrier")
     monkeypatch.setitem(sys.modules, "pyterrier", None)  # as if it were not installed

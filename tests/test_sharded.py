@@ -200,6 +200,8 @@ def test_a_write_that_cannot_be_done_whole_is_not_begun(tmp_path: Path) -> None:
         told: list[str] = []
         assert many.add([documents[25], documents[5], {"text": "no name"}], on_bad=told.append).added == 1
         assert len(told) == 2
+        with pytest.raises(BadDocumentError, match="document 1: text of 'empty' is empty"):
+            many.update([{"docno": "empty", "text": " "}])
         assert len(many) == 21
 
 
@@ -209,7 +211,7 @@ def test_one_wrong_document_and_no_shard_is_changed(tmp_path: Path, wrong: Encod
     with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 2)) as many:
         for write in (many.add, many.update):
             with pytest.raises(UsageError, match=r"document 11: 'odd' has (no embeddings|embeddings of 7 dimensions)"):
-                write([*documents[20:], Document("odd", "", {}, wrong)])
+                write([*documents[20:], Document("odd", "odd", {}, wrong)])
         assert len(many) == 20
 
 

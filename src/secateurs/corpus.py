@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .errors import SecateursError, UsageError, require
-from .records import Document
+from .records import Document, EncodedText
 
 DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
 TEXT_FIELDS = ("text", "contents", "body", "passage")
@@ -41,7 +41,10 @@ class BadDocumentError(SecateursError):
 
 
 def to_document(item: Document | Mapping[str, Any]) -> Document:
-    """A document from a mapping with a docno, a text and anything else as metadata; raises if it is not one."""
+    """A document from a mapping with a docno, a text and anything else as metadata; BadDocumentError if it is not one.
+
+    The text must have a character that is not white space, unless the document brings its embeddings (`encoded`).
+    """
     if isinstance(item, Document):
         document = item
     elif isinstance(item, Mapping):
@@ -65,6 +68,13 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         raise BadDocumentError(f"docno is not a non-empty string: {document.docno!r}")
     if not isinstance(document.text, str):
         raise BadDocumentError(f"text of {document.docno!r} is not a string: {document.text!r:.60}")
+    if document.encoded is None:
+        if not document.text.strip():
+            raise BadDocumentError(f"text of {document.docno!r} is empty")
+    elif not isinstance(document.encoded, EncodedText):
+        raise BadDocumentError(
+            f"encoded of {document.docno!r} must be an EncodedText, not {type(document.encoded).__name__}"
+        )
     for what, string in (("docno", document.docno), ("text", document.text)):
         try:
             string.encode("utf-8")
