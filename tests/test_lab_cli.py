@@ -66,10 +66,10 @@ def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> Non
         *ASKED, "-m", "nDCG@10 AP(rel=2)", *sweep, *others, "-k", "10", "--out", "a", "--runs", "runs", cwd=folder
     )
     assert done.returncode == 0, done.stderr
-    assert "The baseline is p=all order=icf gather=exhaustive candidates=auto." in " ".join(done.stdout.split())
+    assert "The baseline is gather=exhaustive p=all." in " ".join(done.stdout.split())
     settings = {row["setting"]: row for row in table(folder / "a.settings.csv")}
     assert len(settings) == 8
-    exhaustive = settings["p=all order=icf gather=exhaustive candidates=auto"]
+    exhaustive = settings["gather=exhaustive p=all"]
     assert (float(exhaustive["nDCG@10"]), exhaustive["baseline"]) == (1.0, "True")
     assert float(settings["bm25"]["nDCG@10"]) < 1
     assert len(table(folder / "a.csv")) == 8 * len(QUERIES)

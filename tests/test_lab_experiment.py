@@ -25,7 +25,10 @@ from secateurs.lab.built_in_collections import Made, synthetic
 from secateurs.lab.results import planned
 from secateurs.lab.summary_text import notes
 
-SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
+SETTINGS = {
+    name.removesuffix(" gather=faiss k_prime=50"): settings
+    for name, settings in sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50").items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -105,10 +108,10 @@ def test_a_row_has_what_the_index_says_of_the_same_search(results: Results, open
 def test_relevant_documents_are_counted_below_the_ranking_too(opened: Index, topics: Topics, k: int) -> None:
     """With k = 10 the ranking does not show all that was scored; what was scored does not depend on it."""
     found = evaluate(opened, topics, sweep("p=2", "gather=faiss,exhaustive", k=k), measures=["RR"])
-    for row in found.of("gather=faiss"):
+    for row in found.of("p=2 gather=faiss"):
         candidates = opened.candidates(topics.encoded[row["qid"]], p=2, gather="faiss", k=k)
         assert row["relevant_scored"] == len(topics.relevant(row["qid"], 1).intersection(candidates))
-    assert {row["relevant_scored"] for row in found.of("gather=exhaustive")} == {1}
+    assert {row["relevant_scored"] for row in found.of("p=2 gather=exhaustive")} == {1}
 
 
 def test_the_files_hold_the_same_tidy_table_and_what_made_it(results: Results, tmp_path: Path) -> None:
@@ -147,6 +150,7 @@ def test_a_baseline_is_found_by_some_of_its_settings(results: Results) -> None:
     assert results.find("p=all order=icf") == "p=all order=icf"
     assert results.find("k_prime=50 p=1") == "p=1 order=first"
     assert results.fullest == "p=all order=first"
+    assert planned([("p=1 gather=faiss", "secateurs", {"p": "1", "gather": "faiss"})]).find("p=1") == "p=1 gather=faiss"
     with pytest.raises(SecateursError, match="no setting is 'bm25': there are p=1 order=first"):
         results.find("bm25")
 

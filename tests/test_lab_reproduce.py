@@ -32,7 +32,7 @@ def test_those_of_the_paper_come_with_the_package() -> None:
     of_the_paper = {f"trec2019-{name}" for name in ("p3", "figure-2", "figure-3", "depth")}
     assert of_the_paper | {"standard-library", "synthetic"} <= known.keys()
     figure = known["trec2019-figure-3"]
-    settings = sweep(*figure.sweep, k=figure.k)
+    settings = sweep(*figure.sweep, k=figure.k).values()
     assert {one.k for one in settings} == {1000}
     assert [(one.p, one.order) for one in settings] == [(p, o) for p in range(1, 33) for o in ("first", "icf")]
     assert {(one.gather, one.k_prime, one.nprobe) for one in settings} == {("faiss", 1000, 10)}

@@ -26,7 +26,7 @@ from .provenance import provenance
 from .results import Results, check_out, planned, stem
 from .runs import run_files, write_run
 from .significance import check_correction
-from .sweeps import labels, plain, sweep
+from .sweeps import named, sweep
 from .systems import (
     UNCOUNTED,
     IndexSystem,
@@ -46,7 +46,7 @@ _DEEPEST_RANK_KEPT = 1000  # of relevant documents, for the report
 def evaluate(
     index: Index,
     topics: Topics,
-    settings: Sequence[SearchSettings] | None = None,
+    settings: Mapping[str, SearchSettings] | Sequence[SearchSettings] | None = None,
     *,
     measures: Sequence[str] = DEFAULT_MEASURES,
     relevant_grade: int = 1,
@@ -62,7 +62,8 @@ def evaluate(
 ) -> Results:
     """Search every query with every setting, and measure what is found and what it takes.
 
-    settings        of the index; `sweep` makes them. Without any, the default with k = 1000
+    settings        of the index, by name; `sweep` makes them. A list is named by what is not the default in it.
+                    Without any, the default with k = 1000
     measures        names of ir-measures
     relevant_grade  the lowest grade that `relevant_scored` counts; a measure names its own, as in AP(rel=2)
     systems         further rows: lab.baselines, or anything with the methods of lab.System
@@ -76,13 +77,13 @@ def evaluate(
     """
     if relevant_grade < 1:
         raise UsageError(f"relevant_grade is at least 1, not {relevant_grade}")
-    rows = _systems(index, sweep() if settings is None else settings, systems, runs or {})
+    rows = _systems(index, named(sweep() if settings is None else settings), systems, runs or {})
     lacking = {row.label: count for row in rows if isinstance(row, RunSystem) and (count := row.lacks(topics.queries))}
     measured = Measures(measures, topics.qrels)
     chosen = {"baseline": _baseline(rows, baseline), "correction": correction, "lacking": lacking}
     check_correction(correction)
     out = None if out is None else stem(out)
-    work_file = Path(f"{out}.work.jsonl")
+    work_file = work_file_of(out or "")
     run_paths = run_files(Path(runs_folder), [row.label for row in rows]) if runs_folder is not None else []
     if out is None or not work_file.exists():  # work that was begun may be finished
         check_out(out, run_paths, overwrite)
@@ -98,7 +99,7 @@ def evaluate(
     with nullcontext() if out is None else WorkFile(work_file, experiment) as work:
         records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, work, progress)
         for path, row in zip(run_paths, rows, strict=bool(run_paths)):
-            write_run(path, ((one["qid"], one["hits"]) for one in records[row.label]))
+            write_run(path, ((record["qid"], record["hits"]) for record in records[row.label]))
         results = Results(
             [_flat(record, row) for row in rows for record in records[row.label]],
             measured.names,
@@ -111,14 +112,18 @@ def evaluate(
     return results
 
 
+def work_file_of(out: str | Path) -> Path:
+    """The file that keeps what is measured while an experiment with this `out` runs."""
+    return Path(f"{stem(out)}.work.jsonl")
+
+
 def _systems(
     index: Index,
-    settings: Sequence[SearchSettings],
+    settings: Mapping[str, SearchSettings],
     systems: Sequence[System],
     runs: Mapping[str, Mapping[str, Hits]],
 ) -> list[System]:
-    names = labels([plain(one) for one in settings])
-    rows: list[System] = [IndexSystem(index, one, name) for one, name in zip(settings, names, strict=True)]
+    rows: list[System] = [IndexSystem(index, given, label) for label, given in settings.items()]
     rows += systems
     rows += [RunSystem(label, run) for label, run in runs.items()]
     if not rows:
@@ -131,7 +136,7 @@ def _systems(
 
 
 def _baseline(rows: Sequence[System], name: str | None) -> str | None:
-    """The label it means: a wrong name should be told before hours of searching."""
+    """The label that the name means; a wrong name is an error before anything is searched."""
     if name is None:
         return None
     return planned((row.label, row.name, row.settings) for row in rows).find(name)

@@ -11,7 +11,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from .figures import figures, save_figures
 from .measures import Measures
 from .report import report
 from .results import Results, planned
-from .sweeps import DEPTH, labels, plain, sweep
+from .sweeps import DEPTH, plain, sweep
 from .topics import Topics, collection_files, read_topics
 
 
@@ -94,8 +93,7 @@ def reproduce(
     plain or .gz; `index` one that is built already.
     """
     settings = sweep(*reproduction.sweep, k=reproduction.k)
-    described = [plain(one) for one in settings]
-    rows = planned(zip(labels(described), repeat("secateurs"), described, strict=False))
+    rows = planned((label, "secateurs", plain(given)) for label, given in settings.items())
     rows.find(reproduction.baseline)
     resolve(reproduction.expected, rows, reproduction.measures)
     corpus, topics = _collection(reproduction, collection)
