@@ -4,14 +4,18 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from test_sharded import make_shards
 
 from secateurs import Index
+from secateurs.cli.printing import print_ranking
 from secateurs.corpus import read_corpus
 from secateurs.encoders.onnx import OnnxEncoder
 
@@ -235,6 +239,62 @@ def test_check_finds_damage_and_repairs_it(animals: Path, tmp_path: Path) -> Non
     assert mended.returncode == 0
     assert "no document is lost" in mended.stdout
     assert "rebuilt with 3 documents" in mended.stdout
+
+
+def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    """A command that SIGINT reaches even if the tests run where it is ignored."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "secateurs", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+
+
+def interrupt(process: subprocess.Popen[str], begun: Callable[[], bool]) -> str:
+    """Ctrl-C as soon as the work has begun; what standard error says then."""
+    deadline = time.monotonic() + 200
+    while not begun() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=200)
+    assert process.returncode == 130, told
+    return told
+
+
+@pytest.fixture(scope="module")
+def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long") / "c.tsv"
+    path.write_text("".join(f"d{number}\t{'many words of text ' * 30}\n" for number in range(20_000)))
+    return path
+
+
+def test_ctrl_c_while_indexing_leaves_no_index_and_says_so(long_corpus: Path, tmp_path: Path) -> None:
+    process = start("index", long_corpus, "x.sec", cwd=tmp_path)
+    told = interrupt(process, lambda: any(tmp_path.glob(".x.sec.building-*/segments/*/staged.rows")))
+    assert told == "secateurs: interrupted: there is no index at x.sec\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_adding_changes_nothing_and_says_so(animals: Path, long_corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(animals, tmp_path / "a.sec")
+    segments = tmp_path / "a.sec" / "segments"
+    process = start("add", "a.sec", long_corpus, cwd=tmp_path)
+    assert interrupt(process, lambda: len(list(segments.iterdir())) > 1) == (
+        "secateurs: interrupted: a.sec was not changed\n"
+    )
+    assert json.loads(run("info", tmp_path / "a.sec", "--json", "--check").stdout)["documents"] == 3
+
+
+def test_loading_is_shown_apart_from_the_search(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    ranking = index.search("zip archive", k=1)
+    print_ranking(None, "zip archive", ranking, [], 1234.0)
+    assert "\nloading took 1.2 s before that\n" in capsys.readouterr().out
+    print_ranking(None, "zip archive", ranking, [], 20.0)
+    assert "loading" not in capsys.readouterr().out
 
 
 def test_debug_shows_the_trace() -> None:

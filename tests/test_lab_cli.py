@@ -89,25 +89,37 @@ def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> Non
     assert "parse command line arguments" in (folder / "a.html").read_text("utf-8")
 
 
-def test_a_killed_evaluation_goes_on_where_it_was(folder: Path) -> None:
-    command = [*ASKED, "--sweep", "p=1:30", "--sweep", "gather=exhaustive", "--sample", "9", "--out", "killed"]
-    work = folder / "killed.work.jsonl"
-    first = subprocess.Popen([sys.executable, "-m", "secateurs", *command], cwd=folder, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_evaluation_goes_on_where_it_was(folder: Path, number: signal.Signals) -> None:
+    command = [*ASKED, "--sweep", "p=1:30", "--sweep", "gather=exhaustive", "--sample", "9", "--out", number.name]
+    work = folder / f"{number.name}.work.jsonl"
+    first = subprocess.Popen(
+        [sys.executable, "-m", "secateurs", *command],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,  # even if it is ignored here
+    )
     deadline = time.monotonic() + 200
     while (not work.exists() or work.read_bytes().count(b"\n") < 8) and time.monotonic() < deadline:
         assert first.poll() is None
         time.sleep(0.01)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    first.send_signal(number)
+    _, told = first.communicate()
+    if number == signal.SIGINT:
+        assert first.returncode == 130
+        assert told.startswith(
+            f"secateurs: interrupted: {work.name} has what was measured, and the same command goes on"
+        )
     kept = [json.loads(line) for line in work.read_bytes().split(b"\n")[1:-1]]
     assert 7 <= len(kept) < 270
-    assert not (folder / "killed.parquet").exists()
+    assert not (folder / f"{number.name}.parquet").exists()
     done = run(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not work.exists()
-    rows = {(row["setting"], row["qid"]): row for row in table(folder / "killed.csv")}
+    rows = {(row["setting"], row["qid"]): row for row in table(folder / f"{number.name}.csv")}
     assert len(rows) == 270
-    for record in kept:  # measured before the kill: their times are still those
+    for record in kept:  # measured before the stop: their times are still those
         assert float(rows[record["setting"], record["qid"]]["milliseconds_gather"]) == record["milliseconds"]["gather"]
 
 
