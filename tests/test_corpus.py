@@ -43,6 +43,47 @@ def test_csv_has_a_header_and_quoted_line_breaks(tmp_path: Path) -> None:
     assert list(read_corpus(path)) == [Document("a", "one\ntwo", {"lang": "en"})]
 
 
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("2020", 2020),
+        ("-3", -3),
+        ("0", 0),
+        ("1.50", 1.5),
+        ("1e3", 1000.0),
+        (" 7 ", 7),
+        ("007", "007"),
+        ("+1", "+1"),
+        (".5", ".5"),
+        ("5.", "5."),
+        ("1,5", "1,5"),
+        ("1_000", "1_000"),
+        ("NaN", "NaN"),
+        ("Infinity", "Infinity"),
+        ("1e999", "1e999"),
+        ("9" * 400, "9" * 400),
+        ("true", "true"),
+        ("null", "null"),
+        ("0x10", "0x10"),
+        ("٣", "٣"),
+        (" en ", " en "),
+    ],
+)
+def test_metadata_of_a_csv_is_a_number_where_it_reads_as_one_in_json(tmp_path: Path, cell: str, value: object) -> None:
+    path = write(tmp_path / "c.csv", f'docno,text,value\na,one,"{cell}"\n')
+    (document,) = read_corpus(path)
+    assert document.metadata == {"value": value}
+    assert type(document.metadata["value"]) is type(value)
+
+
+def test_docno_text_and_title_of_a_csv_stay_text_and_an_empty_cell_is_no_value(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", "docno,title,text,year,lang\n7,1984,2020,,\n8,,3,1999,en\n")
+    assert list(read_corpus(path)) == [
+        Document("7", "1984 2020", {"title": "1984"}),
+        Document("8", "3", {"year": 1999, "lang": "en"}),
+    ]
+
+
 def test_a_folder_gives_its_text_files_under_their_paths(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     write(tmp_path / "sub" / "b.md", "bee")

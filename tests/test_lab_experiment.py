@@ -196,7 +196,37 @@ def test_a_run_of_other_queries_is_refused_and_one_that_lacks_some_is_told(opene
         evaluate(opened, topics, [], runs={"other": {"elsewhere": [("d0001", 1.0)]}})
     found = evaluate(opened, topics, [], runs={"one": {first: [("d0001", 1.0)]}}, measures=["RR"])
     assert found.about["lacking"] == {"one": 11}
-    assert "one has no ranking for 11 of the queries: 0 is counted there." in notes(found)
+    assert "one has no ranking for 11 of the queries, which count as 0." in notes(found)
+
+
+def test_judged_documents_and_queries_that_are_not_there_are_counted(opened: Index, tmp_path: Path) -> None:
+    topics = Topics(
+        queries={"q1": "w1", "q2": "w2", "q3": "not judged"},
+        qrels={"q1": {"d0001": 1, "gone": 2, "away": 0}, "q2": {"gone": 1}, "q9": {"d0002": 1, "elsewhere": 1}},
+        encoded=dict.fromkeys(("q1", "q2"), next(iter(synthetic().topics.encoded.values()))),
+    )
+    expected = {
+        "unjudged_queries": 1,
+        "judged_qids_without_query": 1,
+        "judged_documents": 3,
+        "judged_documents_not_in_index": 2,
+        "relevant_documents_not_in_index": 1,
+    }
+    found = evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
+    about = json.loads((tmp_path / "x.json").read_text("utf-8"))
+    assert {name: about[name] for name in expected} == expected
+    assert notes(found)[:3] == [
+        "Judged documents that are not in the index, so that it cannot find them: 2 of 3, 1 of them relevant.",
+        "Judged qids that are not among the queries: 1.",
+        "Queries without a judgement, which are left out: 1.",
+    ]
+    sampled = topics.sample(1)
+    assert (sampled.unjudged_queries, sampled.judged_qids_without_query) == (1, 1)  # of the files, not of the sample
+
+
+def test_nothing_is_said_where_everything_is_there(results: Results) -> None:
+    assert results.about["judged_documents_not_in_index"] == 0
+    assert notes(results)[0].startswith("12 queries. The baseline is ")
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, topics: Topics, tmp_path: Path) -> None:

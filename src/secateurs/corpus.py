@@ -3,7 +3,8 @@
     jsonl   one JSON object a line; docno and text under their usual names (DOCNO_FIELDS, TEXT_FIELDS), a "title" goes
             in front of the text, everything else is metadata
     tsv     docno, tab, text
-    csv     a header line, then as jsonl
+    csv     a header line, then as jsonl. Metadata that reads as a JSON number is that number (2020, -1.5, 1e3);
+            everything else is text (007, true, NaN); an empty cell is no metadata
     folder  every .txt and .md file below it; the docno is the path inside the folder
 
 Plain or gzipped. A bad line raises, with its line number, or is handed to `on_bad` and skipped.
@@ -15,6 +16,8 @@ import csv
 import gzip
 import io
 import json
+import math
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +33,9 @@ TEXT_FIELDS = ("text", "contents", "body", "passage")
 TEXT_SUFFIXES = (".txt", ".md")
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 IR_DATASETS = "ir_datasets:"
+_ALWAYS_TEXT = {*DOCNO_FIELDS, *TEXT_FIELDS, "title"}
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_LONGEST_NUMBER = 300  # digits; Python refuses to read much longer whole numbers
 _DEEPEST = 100  # levels of metadata; whoever reads them must not run out of stack
 BROKEN_FILE = (OSError, EOFError, zlib.error)
 
@@ -228,9 +234,28 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
                 if None in row or None in row.values():
                     yield place, BadDocumentError(f"has not the {len(rows.fieldnames or ())} columns of the header")
                 else:
-                    yield place, row
+                    yield place, _typed(row)
         except (csv.Error, *BROKEN_FILE) as error:
             raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
+
+
+def _typed(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row whose metadata are numbers where a cell reads as a JSON number; an empty cell is left out.
+
+    What names and makes the document stays text, and so does what JSON does not call a number: 007, +1, NaN.
+    """
+    return {
+        name: cell if name in _ALWAYS_TEXT else _number_or_text(cell)
+        for name, cell in row.items()
+        if name in TEXT_FIELDS or cell.strip()
+    }
+
+
+def _number_or_text(cell: str) -> int | float | str:
+    if len(cell) > _LONGEST_NUMBER or not _JSON_NUMBER.fullmatch(cell.strip()):
+        return cell
+    value: int | float = json.loads(cell)
+    return value if math.isfinite(value) else cell
 
 
 def text_files(folder: Path) -> Iterator[Path]:

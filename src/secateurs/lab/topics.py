@@ -1,4 +1,4 @@
-"""What an experiment asks, and what would be right: queries and relevance judgements."""
+"""Queries and relevance judgements: the input of an experiment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 @dataclass(frozen=True)
 class Topics:
-    """Queries with their judgements; only queries that somebody judged are kept.
+    """Queries with their judgements. Queries without a judgement are dropped, and counted.
 
     `encoded` is for queries that bring their embeddings; the others are encoded by the index's encoder.
     """
@@ -29,9 +29,15 @@ class Topics:
     queries: Mapping[str, str]  # qid -> text
     qrels: Mapping[str, Mapping[str, int]]  # qid -> docno -> grade
     encoded: Mapping[str, EncodedText] = field(default_factory=dict)
+    unjudged_queries: int | None = None  # queries without a judgement; counted where it is not given
+    judged_qids_without_query: int | None = None  # the other way round
 
     def __post_init__(self) -> None:
         judged = {qid: text for qid, text in self.queries.items() if self.qrels.get(qid)}
+        if self.unjudged_queries is None:
+            object.__setattr__(self, "unjudged_queries", len(self.queries) - len(judged))
+        if self.judged_qids_without_query is None:
+            object.__setattr__(self, "judged_qids_without_query", sum(qid not in judged for qid in self.qrels))
         if not judged:
             raise SecateursError("no query has a judgement: are the queries and the qrels of the same collection?")
         object.__setattr__(self, "queries", judged)
@@ -44,7 +50,7 @@ class Topics:
         return {docno for docno, given in self.qrels[qid].items() if given >= grade}
 
     def sample(self, size: int, seed: int = 0) -> Topics:
-        """At most so many of the queries, the same ones every time."""
+        """At most `size` of the queries, the same ones every time."""
         if size < 1:
             raise UsageError(f"a sample has at least 1 query, not {size}")
         if size >= len(self):
@@ -57,8 +63,8 @@ class Topics:
         content = [sorted(self.queries.items()), [sorted(self.qrels[qid].items()) for qid in sorted(self.queries)]]
         digest = hashlib.sha256(json.dumps(content).encode())
         for qid in sorted(self.encoded.keys() & self.queries.keys()):
-            one = self.encoded[qid]
-            for part in (one.embeddings, one.token_ids, one.token_kinds):
+            query = self.encoded[qid]
+            for part in (query.embeddings, query.token_ids, query.token_kinds):
                 digest.update(part.tobytes())
         return digest.hexdigest()[:16]
 
