@@ -145,7 +145,7 @@ WRONG = [
     (["report", "q.tsv"], 1, "secateurs evaluate --out"),
     (["reproduce", "magic"], 2, "there is no reproduction 'magic': there are standard-library, synthetic"),
     (["reproduce", "none.yaml"], 1, "there is no file none.yaml"),
-    (["reproduce", "synthetic", "--collection", "."], 2, "makes its own collection"),
+    (["reproduce", "synthetic", "--collection", "."], 2, "has a built-in collection"),
 ]
 
 

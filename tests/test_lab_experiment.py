@@ -21,7 +21,7 @@ from secateurs.lab import (
     summarise,
     sweep,
 )
-from secateurs.lab.built_in_collections import Made, synthetic
+from secateurs.lab.built_in_collections import BuiltInCollection, synthetic
 from secateurs.lab.results import planned
 from secateurs.lab.summary_text import notes
 
@@ -32,18 +32,18 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def made() -> BuiltInCollection:
     return synthetic()
 
 
 @pytest.fixture(scope="module")
-def opened(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Index:
+def opened(made: BuiltInCollection, tmp_path_factory: pytest.TempPathFactory) -> Index:
     path = tmp_path_factory.mktemp("lab") / "synthetic.sec"
     return Index.build(path, made.documents, encoder=None, gather=("faiss",))
 
 
 @pytest.fixture(scope="module")
-def topics(made: Made) -> Topics:
+def topics(made: BuiltInCollection) -> Topics:
     return made.topics.sample(12)
 
 

@@ -193,5 +193,5 @@ def test_a_folder_of_a_collection_stands_in_for_ir_datasets(tmp_path: Path) -> N
         reproduce(claim, tmp_path / "x", collection=tmp_path / "none")
     with pytest.raises(SecateursError, match="is no collection"):
         reproduce(claim, tmp_path / "x", collection=tmp_path)
-    with pytest.raises(SecateursError, match="makes its own collection"):
+    with pytest.raises(SecateursError, match="has a built-in collection"):
         reproduce(find_reproduction("synthetic"), tmp_path / "x", collection=tmp_path)

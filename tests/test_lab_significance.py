@@ -78,7 +78,7 @@ def test_a_difference_that_is_the_same_for_every_query_needs_some_queries(querie
 
 @pytest.mark.parametrize("values", [[0.1], [0.1, float("nan")], [[0.1, 0.2]], []])
 def test_what_cannot_be_paired_is_refused(values: list[float]) -> None:
-    with pytest.raises(SecateursError, match=r"one number for each|not a number"):
+    with pytest.raises(SecateursError, match=r"one number for each query|not a number"):
         compare([np.array(values)], np.array([0.1, 0.2]))
 
 

@@ -36,7 +36,7 @@ IR_DATASETS = "ir_datasets:"
 _ALWAYS_TEXT = {*DOCNO_FIELDS, *TEXT_FIELDS, "title"}
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _LONGEST_NUMBER = 300  # digits; Python refuses to read much longer whole numbers
-_DEEPEST = 100  # levels of metadata; whoever reads them must not run out of stack
+_DEEPEST = 100  # levels of metadata, so that reading them recursively does not run out of stack
 BROKEN_FILE = (OSError, EOFError, zlib.error)
 
 OnBad = Callable[[str], None]
@@ -47,7 +47,7 @@ class BadDocumentError(SecateursError):
 
 
 def to_document(item: Document | Mapping[str, Any]) -> Document:
-    """A document from a mapping with a docno, a text and anything else as metadata; BadDocumentError if it is not one.
+    """A document from a mapping with a docno, a text and anything else as metadata, or BadDocumentError.
 
     The text must have a character that is not white space, unless the document brings its embeddings (`encoded`).
     """
@@ -108,7 +108,7 @@ def read_corpus(source: str | Path, on_bad: OnBad | None = None) -> Iterator[Doc
 
 
 def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, Document]]:
-    """The same, each with the place it was read from, for whoever finds fault with it later."""
+    """The same, each with the place that it was read from, for error messages."""
     if str(source).startswith(IR_DATASETS):
         return checked(_ir_dataset(str(source)), on_bad)
     path = Path(source)
@@ -125,7 +125,7 @@ def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tup
 def with_places(
     documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
 ) -> tuple[Iterator[tuple[str, Document | Mapping[str, Any]]], int | None]:
-    """Whatever documents can be given as: (place, document) pairs, and how many to expect."""
+    """Documents in any form that can be given, as (place, document) pairs, and how many to expect."""
     if isinstance(documents, str | Path):
         return read_places(documents, on_bad), count_documents(documents)
     if isinstance(documents, Mapping | Document) or not isinstance(documents, Iterable):
@@ -156,7 +156,7 @@ _Parsed = Document | Mapping[str, Any] | BadDocumentError
 
 
 def checked(items: Iterable[tuple[_Place, _Parsed]], on_bad: OnBad | None) -> Iterator[tuple[_Place, Document]]:
-    """Items that were read as documents; one that is none raises, with its place, or goes to `on_bad`."""
+    """Items as documents; an item that cannot be used raises, with its place, or goes to `on_bad`."""
     for place, item in items:
         try:
             if isinstance(item, BadDocumentError):
@@ -225,7 +225,7 @@ def _tab_separated(line: str) -> Document | BadDocumentError:
 def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
     csv.field_size_limit(1 << 30)
     with open_file(path) as file:
-        # surrogateescape carries broken bytes through the parser, so that only their own record is bad
+        # surrogateescape carries broken bytes through the parser, so that only the record with them is bad
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.DictReader(text, strict=True)  # an open quote must not swallow the rest of the file
         try:
@@ -259,7 +259,7 @@ def _number_or_text(cell: str) -> int | float | str:
 
 
 def text_files(folder: Path) -> Iterator[Path]:
-    """Those that are the documents of a folder."""
+    """The files of a folder that are documents."""
     return (path for path in sorted(folder.rglob("*")) if path.suffix in TEXT_SUFFIXES and path.is_file())
 
 
@@ -292,5 +292,5 @@ def from_ir_datasets(source: str, method: str) -> Iterator[Any]:
         raise SecateursError(f"ir_datasets has no {name!r} with {contents}") from error
     except (RuntimeError, OSError) as error:
         raise SecateursError(
-            f"ir_datasets cannot download {name!r}: is there a network? Files of your own work too"
+            f"ir_datasets cannot download {name!r}: is there a network? Files work without one"
         ) from error

@@ -83,7 +83,7 @@ def search(
         frequencies=frequencies,
         partial=partial,
     )
-    # A query on its own has no qid, but a TREC run needs one.
+    # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
     given: list[tuple[str | None, str]] = [*read_queries(queries)] if queries is not None else [(None, query or "")]
     opened = open_index(path, ray=ray, replicas=replicas)
     rankings = opened.search_many([text for _, text in given], **vars(settings))
