@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own, with its exit codes."""
+"""The command line in a process of its own, with its exit codes."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "animals.sec"
 
 
-def test_search_prints_a_table_with_what_was_done(animals: Path) -> None:
+def test_search_prints_a_table_and_what_the_search_did(animals: Path) -> None:
     done = run("search", animals, "do goldfish grow", "-k", "2", "-p", "3")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -114,7 +114,7 @@ def test_search_refuses_queries_of_which_two_would_have_the_same_qid(
     assert message in done.stderr
 
 
-def test_hostile_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
+def test_control_characters_of_a_document_do_not_reach_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("two words\tgoldfish \x1b]0;owned\x07 \x1b[31m [bold]grow[/bold]\n")
     assert run("index", tmp_path / "c.tsv", tmp_path / "c.sec").returncode == 0
     done = run("search", tmp_path / "c.sec", "goldfish")
@@ -136,7 +136,7 @@ def test_explain_shows_every_query_token(animals: Path) -> None:
     assert len(tokens) == 32
 
 
-def test_info_tells_what_the_index_holds(animals: Path) -> None:
+def test_info_prints_what_the_index_holds(animals: Path) -> None:
     done = run("info", animals, "--check")
     assert "documents         3" in done.stdout
     assert "every byte is as it was written" in done.stdout
@@ -181,7 +181,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
-def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
+def test_wrong_input_has_an_exit_code_and_a_message_and_no_trace(
     animals: Path, arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     done = run(*[str(animals) if a == "INDEX" else a for a in arguments], cwd=tmp_path)
@@ -260,9 +260,9 @@ def interrupt(process: subprocess.Popen[str], begun: Callable[[], bool]) -> str:
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=200)
-    assert process.returncode == 130, told
-    return told
+    _, printed = process.communicate(timeout=200)
+    assert process.returncode == 130, printed
+    return printed
 
 
 @pytest.fixture(scope="module")
@@ -274,8 +274,8 @@ def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_ctrl_c_while_indexing_leaves_no_index_and_says_so(long_corpus: Path, tmp_path: Path) -> None:
     process = start("index", long_corpus, "x.sec", cwd=tmp_path)
-    told = interrupt(process, lambda: any(tmp_path.glob(".x.sec.building-*/segments/*/staged.rows")))
-    assert told == "secateurs: interrupted: there is no index at x.sec\n"
+    printed = interrupt(process, lambda: any(tmp_path.glob(".x.sec.building-*/segments/*/staged.rows")))
+    assert printed == "secateurs: interrupted: there is no index at x.sec\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -330,9 +330,9 @@ def test_a_collection_in_shards_is_searched_changed_and_described_like_an_index(
         found = json.loads(run(*command, path, "do goldfish grow", "-k", "1", "--json", "--partial").stdout)
         assert [hit["docno"] for hit in found["hits"]] == ["fish"]
         assert found["stats"]["shards_missing"] == 0
-    told = run("shard", "info", path).stdout
-    assert "documents         3" in told
-    assert re.search(r"shard-0001 +\d documents, ", told)
+    printed = run("shard", "info", path).stdout
+    assert "documents         3" in printed
+    assert re.search(r"shard-0001 +\d documents, ", printed)
     assert len(json.loads(run("info", path, "--json").stdout)["shards"]) == 2
     assert "rank 1 of 3" in run("explain", path, "do goldfish grow", "fish").stdout
     (tmp_path / "more.tsv").write_text("ants\tAnts lay a trail of scent.\n")

@@ -159,7 +159,7 @@ def test_an_open_quote_does_not_swallow_the_rest_of_a_csv(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "message"), [("missing.jsonl", "no file or folder"), ("c.docx", r"ends in \.jsonl, \.tsv or \.csv")]
 )
-def test_a_wrong_path_says_what_would_be_right(tmp_path: Path, name: str, message: str) -> None:
+def test_a_wrong_path_is_an_error_that_says_what_is_right(tmp_path: Path, name: str, message: str) -> None:
     write(tmp_path / "c.docx", "x")
     with pytest.raises(SecateursError, match=message):
         read_corpus(tmp_path / name)

@@ -1,4 +1,4 @@
-"""evaluate, report and reproduce as a user meets them: in a process of its own, and killed half-way."""
+"""evaluate, report and reproduce in a process of their own, also stopped half-way."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folder(index_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queries, and judgements that take the exact ranking's word for it."""
+    """Queries, and judgements that are the exact ranking."""
     folder = tmp_path_factory.mktemp("judged")
     (folder / "demo.sec").symlink_to(index_path)
     opened = Index(index_path)
@@ -50,7 +50,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> None:
+def test_evaluate_writes_tables_and_runs_and_prints_a_summary(folder: Path) -> None:
     sweep = (
         "--sweep",
         "p=1,4,all",
@@ -105,10 +105,10 @@ def test_a_stopped_evaluation_goes_on_where_it_was(folder: Path, number: signal.
         assert first.poll() is None
         time.sleep(0.01)
     first.send_signal(number)
-    _, told = first.communicate()
+    _, printed = first.communicate()
     if number == signal.SIGINT:
         assert first.returncode == 130
-        assert told.startswith(
+        assert printed.startswith(
             f"secateurs: interrupted: {work.name} has what was measured, and the same command goes on"
         )
     kept = [json.loads(line) for line in work.read_bytes().split(b"\n")[1:-1]]
@@ -149,7 +149,7 @@ WRONG = [
 ]
 
 
-def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
+def test_wrong_input_has_an_exit_code_and_a_message_and_no_trace(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from secateurs.cli.app import main
@@ -160,9 +160,9 @@ def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
         monkeypatch.setattr(sys, "argv", ["secateurs", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
-        told = capsys.readouterr().err
-        assert message in told, arguments
-        assert (stopped.value.code, told.count("\n")) == (code, 1), arguments
+        printed = capsys.readouterr().err
+        assert message in printed, arguments
+        assert (stopped.value.code, printed.count("\n")) == (code, 1), arguments
     assert sorted(folder.iterdir()) == before
 
 

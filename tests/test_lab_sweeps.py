@@ -86,7 +86,7 @@ def test_a_function_as_an_order_is_called_by_its_name() -> None:
         ("p=1:99999999", "upwards, not"),
     ],
 )
-def test_wrong_sweeps_are_refused_with_a_sentence(text: str, message: str) -> None:
+def test_wrong_sweeps_are_refused_with_a_message(text: str, message: str) -> None:
     with pytest.raises(SecateursError, match=message):
         sweep(text)
 
@@ -111,5 +111,5 @@ def test_settings_of_one_row() -> None:
     assert parse_settings("p=3 where=year >= 2020") == {"p": 3, "where": "year >= 2020"}
 
 
-def test_a_condition_is_one_value_whatever_is_in_it() -> None:
+def test_a_condition_is_a_single_value_with_commas_and_colons_too() -> None:
     assert values("where", "where=a in (1, 2:3)") == ["a in (1, 2:3)"]

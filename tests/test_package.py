@@ -34,7 +34,7 @@ def test_only_the_command_line_imports_typer() -> None:
             assert not re.search(r"^\s*(import|from) (typer|click)\b", path.read_text("utf-8"), re.MULTILINE), path
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_every_public_name_can_be_imported() -> None:
     assert set(secateurs.__all__) == {"__version__", *secateurs._HOME}
     for name in secateurs.__all__:
         assert getattr(secateurs, name) is not None
