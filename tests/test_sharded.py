@@ -214,6 +214,8 @@ def test_a_batch_with_a_bad_or_duplicate_document_changes_no_shard(tmp_path: Pat
         problems: list[str] = []
         assert many.add([documents[25], documents[5], {"text": "no name"}], on_bad=problems.append).added == 1
         assert len(problems) == 2
+        with pytest.raises(BadDocumentError, match="document 1: text of 'empty' is empty"):
+            many.update([{"docno": "empty", "text": " "}])
         assert len(many) == 21
 
 
