@@ -99,7 +99,7 @@ def test_an_index_of_embeddings_takes_documents_with_embeddings(tmp_path: Path) 
         ([], "documents"),
         ([{"text": "nameless"}], "documents.0.docno"),
         ([{"docno": "", "text": "a"}], "documents.0.docno"),
-        ([{"docno": 3, "text": "a"}], "documents.0.docno"),
+        ([{"docno": True, "text": "a"}], "documents.0.docno"),
         ([{"docno": "a", "text": None}], "documents.0.text"),
         ([{"docno": "a", "text": "a", "half a pair": "\ud800"}], "documents.0"),
         ([{"docno": "a", "text": "a", "not a number": float("nan")}], "documents.0"),
