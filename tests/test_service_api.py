@@ -16,7 +16,7 @@ from conftest import build_random, random_documents
 from fastapi.testclient import TestClient
 from service import BEARER, KEY
 
-from secateurs import Index, SearchSettings
+from secateurs import Index, SearchSettings, refresh
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError
 from secateurs.service.app import Access, create_app
@@ -301,9 +301,19 @@ def test_without_keys_nobody_writes(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "Bearer", "Bearer wrong-key-but-long-enough", f"Basic {KEY}", KEY, f"Bearer {KEY}x"]
+    ("given", "detail", "challenge"),
+    [
+        ("", "a key is needed", "Bearer"),
+        ("Bearer", "a key is needed", "Bearer"),
+        (f"Basic {KEY}", "a key is needed", "Bearer"),
+        (KEY, "a key is needed", "Bearer"),
+        ("Bearer wrong-key-but-long-enough", "the key is not valid", 'Bearer error="invalid_token"'),
+        (f"Bearer {KEY}x", "the key is not valid", 'Bearer error="invalid_token"'),
+    ],
 )
-def test_a_write_without_the_right_key_is_turned_away(library: Index, given: str) -> None:
+def test_a_write_with_a_wrong_key_is_told_from_one_without_a_key(
+    library: Index, given: str, detail: str, challenge: str
+) -> None:
     with TestClient(create_app({"library": library}, access=Access(ApiKeys([KEY])))) as client:
         response = client.post(
             "/v1/indexes/library/documents",
@@ -311,8 +321,9 @@ def test_a_write_without_the_right_key_is_turned_away(library: Index, given: str
             headers={"Authorization": given},
         )
         assert response.status_code == 401
-        assert response.headers["www-authenticate"] == "Bearer"
-        assert search(client, query="a")["hits"]  # reading stays free
+        assert response.json()["detail"].startswith(detail)
+        assert response.headers["www-authenticate"] == challenge
+        assert search(client, query="a")["hits"]  # reading needs no key
 
 
 def test_reads_may_need_a_key_but_the_page_and_health_never(library: Index) -> None:
@@ -355,6 +366,31 @@ def test_a_key_file_may_hold_several_keys_and_comments(tmp_path: Path) -> None:
     assert keys.allow(f"Bearer {KEY}".encode())
     assert keys.allow(b"bearer the-first-of-the-two-keys")
     assert not keys.allow(b"Bearer # old")
+
+
+def test_a_new_key_is_valid_and_a_removed_one_is_not_without_a_restart(
+    tmp_path: Path, library: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(refresh, "SECONDS", -1)
+    file = tmp_path / "keys"
+    file.write_text("the-first-of-the-two-keys\n")
+    access = Access(ApiKeys.read(file), reads_need_a_key=True)
+    with TestClient(create_app({"library": library}, access=access)) as client:
+
+        def status(key: str) -> int:
+            return client.get("/v1/indexes", headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert (status("the-first-of-the-two-keys"), status(KEY)) == (200, 401)
+        file.write_text(f"the-first-of-the-two-keys\n{KEY}\n")
+        assert (status("the-first-of-the-two-keys"), status(KEY)) == (200, 200)
+        file.write_text(f"{KEY}\n")
+        assert (status("the-first-of-the-two-keys"), status(KEY)) == (401, 200)
+        for broken in ("short\n", "", None):  # the keys that were valid stay valid
+            file.unlink() if broken is None else file.write_text(broken)
+            assert (status("the-first-of-the-two-keys"), status(KEY)) == (401, 200)
+        assert caplog.text.count("the earlier state stays in use") == 1
+        file.write_text("another-key-of-some-length\n")
+        assert (status("another-key-of-some-length"), status(KEY)) == (200, 401)
 
 
 def test_every_answer_forbids_scripts_and_frames_from_elsewhere(client: TestClient) -> None:

@@ -18,11 +18,10 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from service import BEARER, KEY
 
-from secateurs import EncodedText, Index, Ranking
+from secateurs import EncodedText, Index, Ranking, refresh
 from secateurs.errors import SecateursError
 from secateurs.service import app as application
-from secateurs.service import served_index as served
-from secateurs.service.admission import Gate
+from secateurs.service.admission import Admission
 from secateurs.service.answers import DocumentAnswer
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
@@ -30,6 +29,7 @@ from secateurs.service.limits import Limits
 from secateurs.service.metrics import Metrics
 from secateurs.service.problems import Problem
 from secateurs.service.requests import RequestModels
+from secateurs.service.served_index import ServedIndex
 from secateurs.service.server import host_names
 from secateurs.service.workers import Workers
 
@@ -120,9 +120,11 @@ def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
                     statuses.append(message["status"])
 
             scope = {"type": "http", "method": "GET", "path": path, "headers": []}
-            await gate(scope, None, send)  # type: ignore[arg-type]
+            await admission(scope, None, send)  # type: ignore[arg-type]
 
-        gate = Gate(inside, limits=Limits(), metrics=Metrics(), most=1, keys=None, reads_need_a_key=False, hosts=None)
+        admission = Admission(
+            inside, limits=Limits(), metrics=Metrics(), most=1, keys=None, reads_need_a_key=False, hosts=None
+        )
         held = [asyncio.create_task(ask(path)) for path in ["/", "/web/main.js"] * 4 + ["/v1/indexes"]]
         await asyncio.sleep(0)
         assert statuses == []
@@ -261,14 +263,14 @@ def test_the_description_names_what_every_request_may_get_and_who_needs_a_key(ve
 def test_a_newer_state_that_cannot_be_read_leaves_the_earlier_one_served(
     client: TestClient, vectors: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(served, "_REFRESH_SECONDS", -1)
+    monkeypatch.setattr(refresh, "SECONDS", -1)
     manifest = vectors.path / "manifest.json"
     good = manifest.read_bytes()
     manifest.write_bytes(b"{")
     for _ in range(3):
         assert client.post(SEARCH, json=QUERY).status_code == 200
         assert client.get("/healthz").json()["stale"] == ["vectors"]
-    assert caplog.text.count("is not served") == 1
+    assert caplog.text.count("the earlier state stays in use") == 1
     manifest.write_bytes(good)
     assert client.post(SEARCH, json=QUERY).status_code == 200
     assert client.get("/healthz").json()["stale"] == []
@@ -309,7 +311,7 @@ def test_a_curve_ends_when_its_client_has_gone(vectors: Index, monkeypatch: pyte
 
     app = create_app({"vectors": Watched(vectors.path)})
     encoded = vectors.encode_query(EncodedText([ROW] * 3, [1] * 3, [0] * 3))  # type: ignore[arg-type]
-    monkeypatch.setattr(served.Served, "_encode", lambda self, query: (encoded, 0.0))
+    monkeypatch.setattr(ServedIndex, "_encode", lambda self, query: (encoded, 0.0))
     monkeypatch.setattr(Watched, "has_encoder", True)
     asyncio.run(scenario())
     assert searches == [None]

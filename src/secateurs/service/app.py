@@ -20,16 +20,16 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from ..contract import AnyIndex
-from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
+from ..errors import LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
-from .admission import Gate
+from .admission import Admission
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
 from .requests import RequestModels, parse, to_documents, to_query, to_settings
-from .served_index import Served
+from .served_index import ServedIndex
 from .workers import Workers
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -48,7 +48,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     """An application that serves open indexes by name."""
     limits, access = limits or Limits(), access or Access()
     models, measured = RequestModels.within(limits), metrics.Metrics()
-    served = {name: Served(name, index, measured) for name, index in indexes.items()}
+    served = {name: ServedIndex(name, index, measured) for name, index in indexes.items()}
     readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
     writers = {name: Workers("writes", 1, limits.writes) for name in served}
 
@@ -73,7 +73,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         },
     )
     app.add_middleware(
-        Gate,
+        Admission,
         limits=limits,
         metrics=measured,
         most=limits.threads + limits.waiting + limits.writes * len(served),
@@ -82,7 +82,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         hosts=access.hosts,
     )
 
-    def find(name: str) -> Served:
+    def find(name: str) -> ServedIndex:
         if name not in served:
             known = ", ".join(served)
             raise Problem(404, f"there is no index {name!r} here: there are {known}", [("name", "no such index")])
@@ -228,8 +228,6 @@ def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return Response(written, media_type="application/json")
     except UsageError as error:
         raise Problem.of_usage(error) from error
-    except DuplicateDocumentError as error:
-        raise Problem.of_field("documents", str(error), status=409) from error
     except ShardsMissingError as error:
         detail = "a shard of this index cannot be reached: try again, or take the answer of the others with  partial"
         raise Problem(503, detail, headers={"Retry-After": "5"}) from error

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from ..contract import AnyIndex
-from ..errors import SecateursError, UsageError
+from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
+from ..refresh import ThrottledRefresh
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
@@ -36,20 +37,23 @@ from .problems import Problem
 _CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
 _RUNS = 2  # of each point of a curve: the quicker one is less disturbed by whatever else runs
-_REFRESH_SECONDS = 1.0
 
 _LOG = logging.getLogger("secateurs.service")
 
 
-class Served:
+class ServedIndex:
     def __init__(self, name: str, index: AnyIndex, metrics: Metrics) -> None:
         self.name, self.index = name, index
         self._metrics = metrics
         self._cache = _QueryCache(_CACHE_BYTES)
         self._writing = Lock()
-        self._refreshed = time.monotonic()
-        self.stale = False  # what another process wrote cannot be read
+        self._newest = ThrottledRefresh(name, index.refresh, _LOG)
         metrics.documents.labels(name).set_function(lambda: len(index))
+
+    @property
+    def stale(self) -> bool:
+        """Whether another process has written what cannot be read: an earlier state is served."""
+        return self._newest.problem is not None
 
     def search(self, query: str | EncodedText, settings: Mapping[str, Any], details: bool) -> SearchAnswer:
         ranking = self._search(query, settings)
@@ -126,14 +130,10 @@ class Served:
         return DocumentAnswer(docno=docno, text=document.text, metadata=dict(document.metadata))
 
     def add(self, documents: Sequence[Document]) -> ChangesAnswer:
-        self._check_documents(documents)
-        with self._writing:
-            return ChangesAnswer(**asdict(self.index.add(documents, progress=False)))
+        return self._write(documents, replacing=False)
 
     def update(self, documents: Sequence[Document]) -> ChangesAnswer:
-        self._check_documents(documents)
-        with self._writing:
-            return ChangesAnswer(**asdict(self.index.update(documents, progress=False)))
+        return self._write(documents, replacing=True)
 
     def delete(self, docno: str) -> ChangesAnswer:
         with self._writing:
@@ -182,6 +182,30 @@ class Served:
                 wrong = f"have {document.encoded.embeddings.shape[1]} dimensions, those of the index {dim}"
             if wrong:
                 raise Problem.of_field(f"documents.{number}.embeddings", wrong)
+
+    def _write(self, documents: Sequence[Document], replacing: bool) -> ChangesAnswer:
+        self._check_documents(documents)
+        write = self.index.update if replacing else self.index.add
+        with self._writing:
+            try:
+                return ChangesAnswer(**asdict(write(documents, progress=False)))
+            except DuplicateDocumentError as error:
+                raise self._conflict(documents, replacing) from error
+
+    def _conflict(self, documents: Sequence[Document], replacing: bool) -> Problem:
+        """The first docno that is twice among the documents or, when they are added, in the index already."""
+        places: dict[str, str] = {}
+        for number, document in enumerate(documents):
+            place = f"documents.{number}"
+            if not replacing and document.docno in self.index:
+                message = f"{document.docno!r} is in the index already: to replace it, send it with PUT"
+            elif document.docno in places:
+                message = f"{document.docno!r} is already that of {places[document.docno]}"
+            else:
+                places[document.docno] = place
+                continue
+            return Problem.of_field(f"{place}.docno", message, status=409)
+        return Problem.of_field("documents", "a docno is in the index already", status=409)
 
     def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
         """The encoded query, and the milliseconds that took."""
@@ -233,18 +257,9 @@ class Served:
 
         Not while this process writes: a slow look at an older state must not replace the one just written.
         """
-        now = time.monotonic()
-        if now - self._refreshed > _REFRESH_SECONDS and self._writing.acquire(blocking=False):
+        if self._newest.is_due and self._writing.acquire(blocking=False):
             try:
-                self._refreshed = now
-                self.index.refresh()
-                self.stale = False
-            except (SecateursError, OSError) as error:
-                if not self.stale:  # said once, not every second
-                    _LOG.warning(
-                        "%s: what was written since cannot be read, so it is not served (%s)", self.name, error
-                    )
-                self.stale = True
+                self._newest.run()
             finally:
                 self._writing.release()
 
