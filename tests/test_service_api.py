@@ -16,13 +16,13 @@ from conftest import build_random, random_documents
 from fastapi.testclient import TestClient
 from service import BEARER, KEY
 
-from secateurs import Index, SearchSettings, refresh
+from secateurs import EncodedText, Index, SearchSettings, refresh
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
-from secateurs.service.served_index import _QueryCache
+from secateurs.service.served_index import query_cache
 
 QUERY = "how do I read a zip archive"
 
@@ -77,6 +77,8 @@ def test_search_answers_what_the_library_answers(client: TestClient, library: In
     expected = asdict(ranking.stats)
     assert answer["stats"] | UNTIMED == expected | UNTIMED
     assert answer["stats"]["milliseconds"].keys() == expected["milliseconds"].keys()
+    without_encoding = sum(spent for stage, spent in answer["stats"]["milliseconds"].items() if stage != "encode")
+    assert answer["search_milliseconds"] == pytest.approx(without_encoding)
 
 
 def test_p_all_and_p_null_both_prune_nothing(client: TestClient) -> None:
@@ -228,6 +230,8 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "kk": 3}, 422, "kk", "there is no such field"),
     (SEARCH, {"query": "x" * 2001}, 422, "query", "at most 2000 characters"),
     (SEARCH, {"query": 3}, 422, "query", "valid string"),
+    (SEARCH, {"query": ""}, 422, "query", "the query is empty"),
+    (SEARCH, {"query": " \n"}, 422, "query", "the query is empty"),
     (SEARCH, {}, 422, "body", "give either query, or embeddings"),
     (SEARCH, [], 422, "body", "valid dictionary"),
     (SEARCH, {"embeddings": [[1.0]]}, 422, "token_ids", "is missing"),
@@ -240,6 +244,10 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     ("/v1/indexes/nobody/search", {"query": "a"}, 404, "name", "no such index"),
     (EXPLAIN, None, 422, "query", "is missing"),
     (f"{EXPLAIN}?query=a&docno=nobody", None, 404, "docno", "there is no document 'nobody' in library"),
+    (f"{EXPLAIN}?query=&docno=x", None, 422, "query", "the query is empty"),
+    (f"{EXPLAIN}?query=%20&docno=x", None, 422, "query", "the query is empty"),
+    ("/v1/indexes/library/prune-curve?query=", None, 422, "query", "the query is empty"),
+    ("/v1/indexes/library/prune-curve?query=%20", None, 422, "query", "the query is empty"),
     (f"{EXPLAIN}?query=a&docno=x&k=many", None, 422, "k", "valid integer"),
     ("/v1/indexes/library/prune-curve?query=a&p=3", None, 422, "p", "there is no such field"),
     ("/v1/indexes/library/documents/nobody", None, 404, "docno", "there is no document"),
@@ -440,15 +448,27 @@ def test_metrics_count_requests_by_route_and_the_cache_remembers_queries(library
 
 
 def test_the_cache_drops_the_query_that_was_asked_longest_ago(library: Index) -> None:
-    one = library.encode_query("one")
-    cache = _QueryCache(2 * one.embeddings.nbytes)
-    cache.put("one", one)
-    cache.put("two", one)
-    assert cache.get("one") is one
-    cache.put("three", one)
-    assert cache.get("two") is None
-    assert cache.get("one") is one
-    assert cache.get("three") is one
+    encoded = library.encode_query("any")
+    cache = query_cache(2 * encoded.embeddings.nbytes)
+    cache["first"] = cache["second"] = encoded
+    assert cache.get("first") is encoded
+    cache["third"] = encoded
+    assert list(cache) == ["first", "third"]
+
+
+def test_the_model_is_loaded_before_the_time_of_encoding_begins(index_path: Path) -> None:
+    loaded_before_encoding = []
+
+    class Watched(Index):
+        def encode_query(self, query: str | EncodedText) -> EncodedText:
+            loaded_before_encoding.append(self._encoder is not None)
+            return super().encode_query(query)
+
+    with TestClient(create_app({"library": Watched(index_path)})) as client:
+        stats = search(client, query=QUERY)["stats"]
+    assert loaded_before_encoding[0]
+    assert stats["loading_milliseconds"] > 0
+    assert "loading" not in stats["milliseconds"]
 
 
 def test_limits_are_positive() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from service import BEARER, KEY
 
-from secateurs import EncodedText, Index, Ranking, refresh
+from secateurs import Index, refresh
 from secateurs.errors import SecateursError
 from secateurs.service import app as application
 from secateurs.service.admission import Admission
@@ -27,11 +26,8 @@ from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
 from secateurs.service.metrics import Metrics
-from secateurs.service.problems import Problem
 from secateurs.service.requests import RequestModels
-from secateurs.service.served_index import ServedIndex
 from secateurs.service.server import host_names
-from secateurs.service.workers import Workers
 
 ROW = [1.0] + [0.0] * 15
 QUERY = {"embeddings": [ROW], "token_ids": [1], "token_kinds": [0]}
@@ -244,8 +240,9 @@ def test_what_an_index_holds_is_not_kept_by_caches(client: TestClient) -> None:
 
 
 def test_the_limits_are_told(vectors: Index) -> None:
-    with TestClient(create_app({"vectors": vectors}, Limits(k=5, p=8, query_characters=99))) as client:
-        assert client.get("/v1/indexes").json()["limits"] == {"k": 5, "p": 8, "query_characters": 99}
+    told = {"k": 5, "p": 8, "query_characters": 99, "gather_work": 1000, "score_work": 2000}
+    with TestClient(create_app({"vectors": vectors}, Limits(**told))) as client:
+        assert client.get("/v1/indexes").json()["limits"] == told
 
 
 @pytest.mark.parametrize("for_reads", [False, True])
@@ -274,63 +271,3 @@ def test_a_newer_state_that_cannot_be_read_leaves_the_earlier_one_served(
     manifest.write_bytes(good)
     assert client.post(SEARCH, json=QUERY).status_code == 200
     assert client.get("/healthz").json()["stale"] == []
-
-
-# ---- Work that nobody waits for
-
-
-def test_a_curve_ends_when_its_client_has_gone(vectors: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, noticed, searches = threading.Event(), threading.Event(), []
-
-    class Watched(Index):
-        def search(self, query: str | EncodedText, *arguments: Any, **settings: Any) -> Ranking:
-            searches.append(settings["p"])
-            gone.set()
-            assert noticed.wait(30)
-            return super().search(query, *arguments, **settings)
-
-    async def scenario() -> None:
-        async def receive() -> Any:
-            while not gone.is_set():
-                await asyncio.sleep(0.001)
-            asyncio.get_running_loop().call_soon(noticed.set)  # after whoever called has looked at it
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": "/v1/indexes/vectors/prune-curve",
-            "query_string": b"query=a&gather=cells",
-            "headers": [],
-        }
-        async with app.router.lifespan_context(app):
-            await app(scope, receive, send)
-
-    app = create_app({"vectors": Watched(vectors.path)})
-    encoded = vectors.encode_query(EncodedText([ROW] * 3, [1] * 3, [0] * 3))  # type: ignore[arg-type]
-    monkeypatch.setattr(ServedIndex, "_encode", lambda self, query: (encoded, 0.0))
-    monkeypatch.setattr(Watched, "has_encoder", True)
-    asyncio.run(scenario())
-    assert searches == [None]
-
-
-def test_work_that_fails_after_it_was_given_up_is_nobodys_complaint(caplog: pytest.LogCaptureFixture) -> None:
-    go = threading.Event()
-
-    def work() -> None:
-        assert go.wait(30)
-        raise Problem(503, "too late")
-
-    async def scenario() -> None:
-        with Workers("searches", 1, 1, seconds=0.01) as workers:
-            with pytest.raises(Problem, match="not finished after"):
-                await workers.run(work)
-            go.set()
-        await asyncio.sleep(0.05)
-        gc.collect()
-
-    asyncio.run(scenario())
-    assert "never retrieved" not in caplog.text

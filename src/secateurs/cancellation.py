@@ -1,4 +1,4 @@
-"""Stopping work that nobody waits for any longer: a search looks here between its steps.
+"""Stopping a search whose result is not wanted any longer: it looks here between its steps.
 
 stop = Event()
 with cancelled_by(stop):
@@ -19,7 +19,7 @@ _stop: ContextVar[Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def cancelled_by(stop: Event) -> Iterator[None]:
-    """Within, and in this thread, work stops when the event is set."""
+    """Inside the `with`, and in this thread, work stops when the event is set."""
     token = _stop.set(stop)
     try:
         yield
@@ -30,7 +30,7 @@ def cancelled_by(stop: Event) -> Iterator[None]:
 def stop_if_cancelled() -> None:
     stop = _stop.get()
     if stop is not None and stop.is_set():
-        raise CancelledError("cancelled: nobody waits for this any longer")
+        raise CancelledError("cancelled: the result is not wanted any longer")
 
 
 def can_be_cancelled() -> bool:

@@ -368,6 +368,12 @@ def serve_indexes(
         int, typer.Option(metavar="N", help="Largest p, and most embeddings of a query that brings its own.")
     ] = 512,
     max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
+    max_gather_work: Annotated[
+        int, typer.Option(metavar="N", help="Without a key: most query embeddings times cells that each looks into.")
+    ] = 100_000,
+    max_score_work: Annotated[
+        int, typer.Option(metavar="N", help="Without a key: most documents to score times query embeddings.")
+    ] = 4_000_000,
     max_batch: Annotated[int, typer.Option(metavar="N", help="Most documents in one write.")] = 100,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Searches at once: by default one per core.")] = None,
     max_waiting: Annotated[int, typer.Option(metavar="N", help="Searches that wait; more are answered 429.")] = 64,
@@ -387,6 +393,8 @@ def serve_indexes(
         query_characters=max_query,
         k=max_k,
         p=max_p,
+        gather_work=max_gather_work,
+        score_work=max_score_work,
         batch=max_batch,
         threads=usable_cores() if threads is None else threads,
         waiting=max_waiting,
@@ -406,7 +414,7 @@ def serve_indexes(
 
 
 def _require_serve() -> None:
-    for module in ("fastapi", "uvicorn", "prometheus_client"):
+    for module in ("fastapi", "uvicorn", "prometheus_client", "cachetools"):
         require(module, "serve")
 
 

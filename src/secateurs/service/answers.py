@@ -48,6 +48,9 @@ class SearchAnswer(BaseModel):
     kept: list[int] = Field(description="Query positions used for gathering, most important first")
     plan: dict[str, Any] = Field(description="What the settings became for this query; p null: all were kept")
     stats: SearchStats
+    search_milliseconds: float = Field(
+        description="The sum of stats.milliseconds without encode, which takes as long pruned or not"
+    )
     tokens: list[QueryToken] | None = Field(default=None, description="With details: most important first")
 
 
@@ -115,17 +118,19 @@ class InfoAnswer(BaseModel):
 
 
 class LimitsAnswer(BaseModel):
-    """The largest k and p, and the longest query, that the service takes."""
+    """The largest values that the service takes."""
 
     k: int
     p: int
     query_characters: int
+    gather_work: int = Field(description="Without a key: query embeddings that gather x cells that each looks into")
+    score_work: int = Field(description="Without a key: documents that are scored x query embeddings")
 
 
 class IndexesAnswer(BaseModel):
     indexes: list[InfoAnswer]
     limits: LimitsAnswer
-    writable: bool = Field(description="Whether the service takes writes, from whoever has a key")
+    writable: bool = Field(description="Whether the service takes writes, which need a key")
 
 
 class DocumentAnswer(BaseModel):

@@ -1,14 +1,13 @@
 """The routes. Each one checks its request, has the library do the work on a thread, and writes the answer there too."""
 
 # Annotations are objects here, not strings: the request models exist only inside `create_app`.
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from threading import Event
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -23,7 +22,7 @@ from ..contract import AnyIndex
 from ..errors import LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
-from .admission import Admission
+from .admission import HAS_KEY, Admission
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
@@ -88,8 +87,12 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
             raise Problem(404, f"there is no index {name!r} here: there are {known}", [("name", "no such index")])
         return served[name]
 
-    async def read(work: Callable[..., BaseModel], *arguments: Any) -> Response:
-        return await readers.run(_answer, work, *arguments)
+    async def read(http: Request, work: Callable[..., BaseModel], *arguments: Any) -> Response:
+        return await readers.run(_answer, work, *arguments, gone=partial(_gone, http.receive))
+
+    def within(http: Request) -> Limits | None:
+        """The limits on the work of a request; None if it came with a key."""
+        return None if http.scope[HAS_KEY] else limits
 
     async def write(name: str, work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return await writers[name].run(_answer, work, *arguments)
@@ -105,17 +108,19 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
         def work() -> BaseModel:
             request = parse(models.search, body)
-            return index.search(to_query(request), to_settings(request), request.details)
+            return index.search(to_query(request), to_settings(request), request.details, within(http))
 
-        return await read(work)
+        return await read(http, work)
 
     @app.get("/v1/indexes/{name}/explain", **answers_with(answers.ExplainAnswer, 404, 422))
     async def explain(
         name: str,
         request: Annotated[models.explain, Query()],  # type: ignore[name-defined]
+        http: Request,
     ) -> Response:
         """Token by token, why a document has its score, and which query embeddings gather it."""
-        return await read(find(name).explain, request.query, request.docno, to_settings(request), request.map)
+        settings = to_settings(request)
+        return await read(http, find(name).explain, request.query, request.docno, settings, request.map, within(http))
 
     @app.get("/v1/indexes/{name}/prune-curve", **answers_with(answers.CurveAnswer, 404, 422))
     async def prune_curve(
@@ -124,33 +129,27 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         http: Request,
     ) -> Response:
         """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
-        stop = Event()
-        watching = asyncio.create_task(_when_gone(http.receive, stop))
-        try:
-            return await read(find(name).curve, request.query, to_settings(request), stop)
-        finally:
-            watching.cancel()
-            stop.set()  # if it was given up, its thread should be too
+        return await read(http, find(name).curve, request.query, to_settings(request), within(http))
 
     @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422))
-    async def info(name: str) -> Response:
+    async def info(name: str, http: Request) -> Response:
         """What the index is and holds."""
-        return await read(find(name).info)
+        return await read(http, find(name).info)
 
     @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer))
-    async def list_indexes() -> Response:
+    async def list_indexes(http: Request) -> Response:
         """Every index that is served."""
-        most = answers.LimitsAnswer(k=limits.k, p=limits.p, query_characters=limits.query_characters)
+        most = answers.LimitsAnswer(**{name: getattr(limits, name) for name in answers.LimitsAnswer.model_fields})
         writable = access.keys is not None
 
         def work() -> BaseModel:
             listed = []
-            for one in served.values():
-                with suppress(ShardsMissingError):  # of one index; the others are there
-                    listed.append(one.info())
+            for index in served.values():
+                with suppress(ShardsMissingError):  # of this index: the others are listed
+                    listed.append(index.info())
             return answers.IndexesAnswer(indexes=listed, limits=most, writable=writable)
 
-        return await read(work)
+        return await read(http, work)
 
     @app.post(
         "/v1/indexes/{name}/documents",
@@ -173,9 +172,9 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         return await write(name, lambda: index.update(to_documents(parse(models.documents, body))))
 
     @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422))
-    async def get(name: str, docno: str) -> Response:
+    async def get(name: str, docno: str, http: Request) -> Response:
         """The stored document of that docno."""
-        return await read(find(name).get, docno)
+        return await read(http, find(name).get, docno)
 
     @app.delete(
         "/v1/indexes/{name}/documents/{docno:path}",
@@ -190,7 +189,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     @app.get("/healthz", response_model=answers.HealthAnswer)
     async def healthz() -> answers.HealthAnswer:
         """That the server answers, and what it serves."""
-        stale = [name for name, one in served.items() if one.stale]
+        stale = [name for name, index in served.items() if index.stale]
         return answers.HealthAnswer(status="ok", indexes=list(served), stale=stale, version=__version__)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -211,10 +210,10 @@ async def _json(http: Request) -> bytes:
     return await http.body()
 
 
-async def _when_gone(receive: Receive, stop: Event) -> None:
+async def _gone(receive: Receive) -> None:
+    """Return when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    stop.set()
 
 
 def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:

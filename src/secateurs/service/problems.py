@@ -17,6 +17,7 @@ from ..records import SearchSettings
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 10
+_CLIENT_GONE = "Client Closed Request"  # 499, for the metrics: the client does not see it
 
 
 class FieldError(BaseModel):
@@ -73,7 +74,7 @@ class Problem(Exception):  # noqa: N818 (the RFC's own word)
     def response(self) -> Response:
         answer = {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "title": _CLIENT_GONE if self.status == 499 else HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
             "errors": [{"field": field, "message": message} for field, message in self.errors],

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from threading import Event, Lock
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
+from cachetools import LRUCache
 
+from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
-from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
+from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
 from ..refresh import ThrottledRefresh
+from ..search import decide
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
     CurvePoint,
     DocumentAnswer,
     ExplainAnswer,
+    Highlight,
     HitAnswer,
     InfoAnswer,
     QueryToken,
@@ -31,21 +34,37 @@ from .answers import (
     TokenMatch,
 )
 from .highlights import highlights, similarity_map
+from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
+from .request_work import Work
 
 _CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
-_RUNS = 2  # of each point of a curve: the quicker one is less disturbed by whatever else runs
+_RUNS = 2  # of each point of a curve: the quicker one is less disturbed by other work on the machine
 
 _LOG = logging.getLogger("secateurs.service")
 
 
+class _EncodedQuery(NamedTuple):
+    query: EncodedText
+    milliseconds: float  # of encoding
+    loading_milliseconds: float  # of the model, before that
+
+
+def query_cache(most_bytes: int) -> LRUCache[str, EncodedText]:
+    """Encodings by text. The least recently used one is dropped, by bytes, because a query may have many embeddings."""
+    return LRUCache(most_bytes, getsizeof=lambda encoded: encoded.embeddings.nbytes)
+
+
 class ServedIndex:
+    """Reads take `within`: the limits on their work, or None if the client has a key."""
+
     def __init__(self, name: str, index: AnyIndex, metrics: Metrics) -> None:
         self.name, self.index = name, index
         self._metrics = metrics
-        self._cache = _QueryCache(_CACHE_BYTES)
+        self._cache: LRUCache[str, EncodedText] = query_cache(_CACHE_BYTES)
+        self._cache_lock = Lock()
         self._writing = Lock()
         self._newest = ThrottledRefresh(name, index.refresh, _LOG)
         metrics.documents.labels(name).set_function(lambda: len(index))
@@ -55,10 +74,14 @@ class ServedIndex:
         """Whether another process has written what cannot be read: an earlier state is served."""
         return self._newest.problem is not None
 
-    def search(self, query: str | EncodedText, settings: Mapping[str, Any], details: bool) -> SearchAnswer:
-        ranking = self._search(query, settings)
+    def search(
+        self, query: str | EncodedText, settings: Mapping[str, Any], details: bool, within: Limits | None
+    ) -> SearchAnswer:
+        encoded = self._encode(query, settings)
+        if within is not None:
+            self._estimate(encoded.query, settings).check(within, settings)
+        ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
-        index = self.index
         return SearchAnswer(
             hits=[
                 HitAnswer(
@@ -67,19 +90,23 @@ class ServedIndex:
                     score=hit.score,
                     text=hit.text,
                     metadata=dict(hit.metadata),
-                    highlights=highlights(index, ranking.query, hit.docno, hit.text) if details else None,
+                    highlights=self._highlights(ranking.query, hit) if details else None,
                 )
                 for rank, hit in enumerate(ranking, start=1)
             ],
             kept=list(ranking.kept),
             plan=asdict(ranking.plan),
             stats=ranking.stats,
+            search_milliseconds=ranking.stats.search_milliseconds,
             tokens=self._tokens(ranking, settings) if details else None,
         )
 
-    def explain(self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool) -> ExplainAnswer:
-        self._check(query, settings)
-        encoded = self._encode(query)[0]
+    def explain(
+        self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool, within: Limits | None
+    ) -> ExplainAnswer:
+        encoded = self._encode(query, settings).query
+        if within is not None:  # each kept embedding gathers alone, then all of them together
+            self._estimate(encoded, settings).times(gather=2, score=1).check(within, settings)
         with self._finding(docno):
             explanation = self.index.explain(encoded, docno, **settings)
             similarities = similarity_map(self.index, encoded, docno) if with_map else None
@@ -96,18 +123,20 @@ class ServedIndex:
             map=similarities,
         )
 
-    def curve(self, query: str, settings: Mapping[str, Any], stop: Event) -> CurveAnswer:
-        """The query with every p, or with 32 of them, beside the unpruned ranking, unless nobody waits any longer."""
-        full = self._search(query, {**settings, "p": None})
+    def curve(self, query: str, settings: Mapping[str, Any], within: Limits | None) -> CurveAnswer:
+        """The query with every p beside the unpruned ranking; with some of them, if it has very many or they would
+        be more work than the limits allow."""
+        encoded, unpruned = self._encode(query, settings), {**settings, "p": None}
+        count = len(encoded.query)
+        most = _MOST_POINTS if within is None else self._points_within(within, encoded.query, unpruned)
+        full = self._search(encoded, unpruned)
         wanted = {hit.docno for hit in full}
-        count = len(full.query)
         points = []
-        for p in np.unique(np.linspace(1, count, min(count, _MOST_POINTS)).round().astype(int)).tolist():
-            if stop.is_set():
-                raise Problem(503, "not finished: the curve was given up")
+        for p in np.unique(np.linspace(1, count, min(count, most)).round().astype(int)).tolist():
+            stop_if_cancelled()
             runs = [full]
             if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
-                runs = [self._search(full.query, {**settings, "p": p}) for _ in range(_RUNS)]
+                runs = [self._search(encoded, {**settings, "p": p}) for _ in range(_RUNS)]
             pruned = runs[0]
             stats = pruned.stats
             points.append(
@@ -153,13 +182,34 @@ class ServedIndex:
             facts["shards"] = len(facts["shards"])
         return InfoAnswer(name=self.name, **facts)
 
-    def _search(self, query: str | EncodedText, settings: Mapping[str, Any]) -> Ranking:
-        self._check(query, settings)
-        encoded, milliseconds = self._encode(query)
-        ranking: Ranking = self.index.search(encoded, **settings)
+    def _search(self, encoded: _EncodedQuery, settings: Mapping[str, Any]) -> Ranking:
+        """A search, with the times of encoding and loading counted where the library counts them."""
+        ranking = self.index.search(encoded.query, **settings)
         stats = ranking.stats
-        timed = {**stats.milliseconds, "encode": stats.milliseconds["encode"] + milliseconds}
-        return replace(ranking, stats=replace(stats, milliseconds=timed))
+        timed = replace(
+            stats,
+            milliseconds={**stats.milliseconds, "encode": stats.milliseconds["encode"] + encoded.milliseconds},
+            loading_milliseconds=stats.loading_milliseconds + encoded.loading_milliseconds,
+        )
+        return replace(ranking, stats=timed)
+
+    def _estimate(self, query: EncodedText, settings: Mapping[str, Any]) -> Work:
+        """The work of a search. It decides again what is done, but the index remembers the result of the filter."""
+        searched = self.index.searched()
+        decision = decide(searched, query, SearchSettings.of(settings))
+        return Work.of(decision, len(query), len(searched), searched.shards)
+
+    def _points_within(self, limits: Limits, query: EncodedText, unpruned: Mapping[str, Any]) -> int:
+        """How many points of a curve the limits allow: two at least, or it is refused."""
+        work = self._estimate(query, unpruned)
+        if work.gather == 0:  # exhaustive, so that there is one search
+            work.check(limits, unpruned)
+            return _MOST_POINTS
+        # Beside the unpruned search each point is searched _RUNS times, with half of the embeddings on average.
+        work.times(gather=1 + _RUNS, score=1 + 2 * _RUNS).check(limits, unpruned)
+        by_gathering = (limits.gather_work / work.gather - 1) * 2 / _RUNS
+        by_scoring = (limits.score_work / max(work.score, 1) - 1) / _RUNS
+        return max(2, min(_MOST_POINTS, int(by_gathering), int(by_scoring)))
 
     def _check(self, query: str | EncodedText, settings: Mapping[str, Any]) -> None:
         """What the library would refuse with the name of a folder in its message."""
@@ -207,20 +257,31 @@ class ServedIndex:
             return Problem.of_field(f"{place}.docno", message, status=409)
         return Problem.of_field("documents", "a docno is in the index already", status=409)
 
-    def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
-        """The encoded query, and the milliseconds that took."""
+    def _encode(self, query: str | EncodedText, settings: Mapping[str, Any]) -> _EncodedQuery:
+        """The encoded query, after a check of what the library would refuse too."""
+        self._check(query, settings)
+        loading = self.index.load(query)
         started = time.perf_counter()
-        encoded = self._cache.get(query) if isinstance(query, str) else None
-        if isinstance(query, str):
-            self._metrics.cached.labels("no" if encoded is None else "yes").inc()
+        encoded = self._recent(query) if isinstance(query, str) else None
         if encoded is None:
             try:
                 encoded = self.index.encode_query(query)
             except UsageError as error:
                 raise Problem.of_field("query" if isinstance(query, str) else "embeddings", str(error)) from error
             if isinstance(query, str):
-                self._cache.put(query, encoded)
-        return encoded, (time.perf_counter() - started) * 1000
+                with self._cache_lock, suppress(ValueError):  # larger than the whole cache
+                    self._cache[query] = encoded
+        return _EncodedQuery(encoded, (time.perf_counter() - started) * 1000, loading)
+
+    def _recent(self, query: str) -> EncodedText | None:
+        with self._cache_lock:
+            encoded = self._cache.get(query)
+        self._metrics.cached.labels("no" if encoded is None else "yes").inc()
+        return encoded
+
+    def _highlights(self, query: EncodedText, hit: Hit) -> list[Highlight] | None:
+        stop_if_cancelled()
+        return highlights(self.index, query, hit.docno, hit.text)
 
     def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
         query = ranking.query
@@ -262,27 +323,3 @@ class ServedIndex:
                 self._newest.run()
             finally:
                 self._writing.release()
-
-
-class _QueryCache:
-    """The least recently asked query makes room, by bytes, because a query may have many embeddings."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most, self._held = most_bytes, 0
-        self._entries: OrderedDict[str, EncodedText] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, text: str) -> EncodedText | None:
-        with self._lock:
-            if text in self._entries:
-                self._entries.move_to_end(text)
-            return self._entries.get(text)
-
-    def put(self, text: str, encoded: EncodedText) -> None:
-        with self._lock:
-            if text not in self._entries:
-                self._entries[text] = encoded
-                self._held += encoded.embeddings.nbytes
-            while self._held > self._most:
-                _, dropped = self._entries.popitem(last=False)
-                self._held -= dropped.embeddings.nbytes

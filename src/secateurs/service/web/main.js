@@ -2,7 +2,7 @@
 
 import { ApiError, explain, hasKey, listIndexes, pruneCurve, search, setKey } from "./api.js";
 import { chips } from "./chips.js";
-import { compare, searchMs } from "./compare.js";
+import { compare } from "./compare.js";
 import { curve } from "./curve.js";
 import { el, find, ms, number, plural } from "./dom.js";
 import { hitItem } from "./results.js";
@@ -162,7 +162,7 @@ function render(pruned, { full, points, encode }) {
     hit.set(true);
     fillPanel(hit.docno, hit.panel);
   }
-  const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(searchMs(stats))}`;
+  const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(pruned.search_milliseconds)}`;
   find("results-facts").textContent = saved;
   find("status").textContent = `${plural(pruned.hits.length, "result")}. ${saved}.`;
   const marked = pruned.hits.some((hit) => hit.highlights?.length);
