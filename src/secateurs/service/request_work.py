@@ -1,14 +1,30 @@
-"""How much work a request is, estimated before it is done, and the answer if that is more than the limits allow."""
+"""How much work a request is, estimated before it is done.
+
+It decides two things: whether a request without a key is refused, and on which threads it runs. Large requests have
+threads and a queue of their own, so that a small one does not wait for many of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ..records import SearchPlan
+from ..records import EncodedText, SearchPlan
 from ..search import Decision
 from .limits import Limits
 from .problems import Problem
+
+# Of a small request: some 50 ms at most. A prune curve, or a body of more bytes, is large without a look into it.
+_SMALL_QUERY = 256  # characters
+_SMALL_EMBEDDINGS = 64  # of a query that brings its own
+_SMALL_HITS = 100
+_SMALL_GATHER = 16_384
+_SMALL_SCORE = 250_000
+SMALL_BODY = 2_048  # bytes
+
+
+class LargeRequestError(Exception):
+    """The request belongs on the threads for large requests."""
 
 
 class Work(NamedTuple):
@@ -56,6 +72,25 @@ class Work(NamedTuple):
                 name = "candidates"
             counted = "documents to score x query embeddings"
             raise _too_much(name, counted, "score_work", self.score, limits.score_work)
+
+
+class Allowance(NamedTuple):
+    """How much work a request may be."""
+
+    limits: Limits | None  # None: the client has a key
+    only_small: bool  # whether it is on the threads for small requests
+
+    def check_query(self, query: str | EncodedText) -> None:
+        """Before it is encoded, which takes long for a long text."""
+        most = _SMALL_QUERY if isinstance(query, str) else _SMALL_EMBEDDINGS
+        if self.only_small and len(query) > most:
+            raise LargeRequestError
+
+    def check(self, work: Work, settings: Mapping[str, Any]) -> None:
+        if self.limits is not None:
+            work.check(self.limits, settings)
+        if self.only_small and (work.plan.k > _SMALL_HITS or work.gather > _SMALL_GATHER or work.score > _SMALL_SCORE):
+            raise LargeRequestError
 
 
 def _too_much(setting: str, counted: str, limit: str, work: int, most: int) -> Problem:

@@ -37,7 +37,7 @@ from .highlights import highlights, similarity_map
 from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
-from .request_work import Work
+from .request_work import Allowance, Work
 
 _CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
@@ -58,7 +58,7 @@ def query_cache(most_bytes: int) -> LRUCache[str, EncodedText]:
 
 
 class ServedIndex:
-    """Reads take `within`: the limits on their work, or None if the client has a key."""
+    """Searches take `allowed`: how much work they may be."""
 
     def __init__(self, name: str, index: AnyIndex, metrics: Metrics) -> None:
         self.name, self.index = name, index
@@ -75,11 +75,10 @@ class ServedIndex:
         return self._newest.problem is not None
 
     def search(
-        self, query: str | EncodedText, settings: Mapping[str, Any], details: bool, within: Limits | None
+        self, query: str | EncodedText, settings: Mapping[str, Any], details: bool, allowed: Allowance
     ) -> SearchAnswer:
-        encoded = self._encode(query, settings)
-        if within is not None:
-            self._estimate(encoded.query, settings).check(within, settings)
+        encoded = self._encode(query, settings, allowed)
+        allowed.check(self._estimate(encoded.query, settings), settings)
         ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
         return SearchAnswer(
@@ -102,11 +101,11 @@ class ServedIndex:
         )
 
     def explain(
-        self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool, within: Limits | None
+        self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool, allowed: Allowance
     ) -> ExplainAnswer:
-        encoded = self._encode(query, settings).query
-        if within is not None:  # each kept embedding gathers alone, then all of them together
-            self._estimate(encoded, settings).times(gather=2, score=1).check(within, settings)
+        encoded = self._encode(query, settings, allowed).query
+        # Each kept embedding gathers alone, then all of them together.
+        allowed.check(self._estimate(encoded, settings).times(gather=2, score=1), settings)
         with self._finding(docno):
             explanation = self.index.explain(encoded, docno, **settings)
             similarities = similarity_map(self.index, encoded, docno) if with_map else None
@@ -123,12 +122,12 @@ class ServedIndex:
             map=similarities,
         )
 
-    def curve(self, query: str, settings: Mapping[str, Any], within: Limits | None) -> CurveAnswer:
+    def curve(self, query: str, settings: Mapping[str, Any], allowed: Allowance) -> CurveAnswer:
         """The query with every p beside the unpruned ranking; with some of them, if it has very many or they would
         be more work than the limits allow."""
-        encoded, unpruned = self._encode(query, settings), {**settings, "p": None}
-        count = len(encoded.query)
-        most = _MOST_POINTS if within is None else self._points_within(within, encoded.query, unpruned)
+        encoded, unpruned = self._encode(query, settings, allowed), {**settings, "p": None}
+        count, limits = len(encoded.query), allowed.limits
+        most = _MOST_POINTS if limits is None else self._points_within(limits, encoded.query, unpruned)
         full = self._search(encoded, unpruned)
         wanted = {hit.docno for hit in full}
         points = []
@@ -257,9 +256,10 @@ class ServedIndex:
             return Problem.of_field(f"{place}.docno", message, status=409)
         return Problem.of_field("documents", "a docno is in the index already", status=409)
 
-    def _encode(self, query: str | EncodedText, settings: Mapping[str, Any]) -> _EncodedQuery:
+    def _encode(self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance) -> _EncodedQuery:
         """The encoded query, after a check of what the library would refuse too."""
         self._check(query, settings)
+        allowed.check_query(query)
         loading = self.index.load(query)
         started = time.perf_counter()
         encoded = self._recent(query) if isinstance(query, str) else None

@@ -23,7 +23,7 @@ class Workers:
         self._unfinished = 0
 
     def __enter__(self) -> Workers:
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"secateurs-{self._what}")
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"secateurs-{self._what.replace(' ', '-')}")
         return self
 
     def __exit__(self, *error: object) -> None:
