@@ -241,21 +241,21 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"embeddings": [[1.0], []], "token_ids": [1, 2], "token_kinds": [0, 0]}, 422, "embeddings", "same number"),
     (SEARCH, {"embeddings": [[1.0]], "token_ids": [1], "token_kinds": [0]}, 422, "embeddings", "1 dimensions"),
     (SEARCH, {"embeddings": [[1e300]], "token_ids": [1], "token_kinds": [0]}, 422, "embeddings.0.0", "less than"),
-    ("/v1/indexes/nobody/search", {"query": "a"}, 404, "name", "no such index"),
+    ("/v1/indexes/unknown/search", {"query": "a"}, 404, "name", "no such index"),
     (EXPLAIN, None, 422, "query", "is missing"),
-    (f"{EXPLAIN}?query=a&docno=nobody", None, 404, "docno", "there is no document 'nobody' in library"),
+    (f"{EXPLAIN}?query=a&docno=unknown", None, 404, "docno", "there is no document 'unknown' in library"),
     (f"{EXPLAIN}?query=&docno=x", None, 422, "query", "the query is empty"),
     (f"{EXPLAIN}?query=%20&docno=x", None, 422, "query", "the query is empty"),
     ("/v1/indexes/library/prune-curve?query=", None, 422, "query", "the query is empty"),
     ("/v1/indexes/library/prune-curve?query=%20", None, 422, "query", "the query is empty"),
     (f"{EXPLAIN}?query=a&docno=x&k=many", None, 422, "k", "valid integer"),
     ("/v1/indexes/library/prune-curve?query=a&p=3", None, 422, "p", "there is no such field"),
-    ("/v1/indexes/library/documents/nobody", None, 404, "docno", "there is no document"),
+    ("/v1/indexes/library/documents/unknown", None, 404, "docno", "there is no document"),
 ]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "field", "message"), WRONG)
-def test_a_wrong_request_is_told_which_field_is_wrong(
+def test_a_wrong_request_is_answered_with_the_field_that_is_wrong(
     client: TestClient, path: str, body: Any, status: int, field: str, message: str
 ) -> None:
     response = client.get(path) if body is None else client.post(path, json=body)
@@ -282,7 +282,7 @@ def test_what_is_not_json_or_not_there_or_not_possible_is_a_problem_too(client: 
         assert response.headers["content-type"] == "application/problem+json"
 
 
-def test_half_a_surrogate_pair_is_refused_wherever_it_stands(client: TestClient) -> None:
+def test_half_a_surrogate_pair_is_refused_in_every_field(client: TestClient) -> None:
     for body in (
         b'{"query": "\\ud800"}',
         b'{"query": "a", "\\ud800": 1}',
@@ -294,10 +294,10 @@ def test_half_a_surrogate_pair_is_refused_wherever_it_stands(client: TestClient)
         assert response.json()["errors"]
 
 
-# ---- Who may come in
+# ---- Keys and hosts
 
 
-def test_without_keys_nobody_writes(client: TestClient) -> None:
+def test_without_keys_every_write_is_refused(client: TestClient) -> None:
     for response in (
         client.post("/v1/indexes/library/documents", json={"documents": []}),
         client.put("/v1/indexes/library/documents", json={"documents": []}),
@@ -319,7 +319,7 @@ def test_without_keys_nobody_writes(client: TestClient) -> None:
         (f"Bearer {KEY}x", "the key is not valid", 'Bearer error="invalid_token"'),
     ],
 )
-def test_a_write_with_a_wrong_key_is_told_from_one_without_a_key(
+def test_a_wrong_key_and_a_missing_key_have_different_answers(
     library: Index, given: str, detail: str, challenge: str
 ) -> None:
     with TestClient(create_app({"library": library}, access=Access(ApiKeys([KEY])))) as client:
@@ -334,7 +334,7 @@ def test_a_write_with_a_wrong_key_is_told_from_one_without_a_key(
         assert search(client, query="a")["hits"]  # reading needs no key
 
 
-def test_reads_may_need_a_key_but_the_page_and_health_never(library: Index) -> None:
+def test_reads_may_need_a_key_but_the_page_and_health_do_not(library: Index) -> None:
     access = Access(ApiKeys(["another-key-of-some-length", KEY]), reads_need_a_key=True)
     with TestClient(create_app({"library": library}, access=access)) as client:
         for path in ("/v1/indexes", "/v1/indexes/library/info", "/metrics", "/openapi.json"):
@@ -346,7 +346,7 @@ def test_reads_may_need_a_key_but_the_page_and_health_never(library: Index) -> N
             assert client.get(path).status_code == 200
 
 
-def test_other_host_names_are_refused_so_that_no_web_page_can_rebind_its_own(library: Index) -> None:
+def test_other_host_names_are_refused_against_dns_rebinding(library: Index) -> None:
     access = Access(hosts=frozenset({"localhost", "[::1]"}))
     with TestClient(create_app({"library": library}, access=access)) as client:
         for host, status in (("localhost:8000", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)):
@@ -401,7 +401,7 @@ def test_a_new_key_is_valid_and_a_removed_one_is_not_without_a_restart(
         assert (status("another-key-of-some-length"), status(KEY)) == (200, 401)
 
 
-def test_every_answer_forbids_scripts_and_frames_from_elsewhere(client: TestClient) -> None:
+def test_every_answer_forbids_scripts_and_frames_of_other_sites(client: TestClient) -> None:
     for path in ("/", "/v1/indexes", "/v1/nothing", "/web/main.js"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -414,7 +414,7 @@ def test_every_answer_forbids_scripts_and_frames_from_elsewhere(client: TestClie
 # ---- The page's files
 
 
-def test_the_page_takes_nothing_from_elsewhere_and_makes_no_html_of_strings(client: TestClient) -> None:
+def test_the_page_loads_nothing_from_other_sites_and_makes_no_html_of_strings(client: TestClient) -> None:
     page = client.get("/").text
     assert "http://" not in page
     assert "https://" not in page

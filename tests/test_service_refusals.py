@@ -1,4 +1,4 @@
-"""What somebody could send to keep the server busy, or to be misunderstood, costs it little and is named."""
+"""Requests that are wrong, ambiguous or too large cost the server little, and the answer names what is wrong."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_bodies_are_read_on_the_threads_and_not_on_the_event_loop(
     assert [name.rsplit("_", 1)[0] for name in threads] == ["secateurs-searches", "secateurs-writes"]
 
 
-def test_only_json_is_taken_for_json(client: TestClient) -> None:
+def test_a_body_of_another_content_type_is_refused(client: TestClient) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = client.post(SEARCH, content=json.dumps(QUERY), headers={"Content-Type": kind})
         assert response.status_code == 415
@@ -95,14 +95,14 @@ def test_only_json_is_taken_for_json(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/", "/web/main.js", "/v1/indexes"])
-def test_a_body_where_none_belongs_is_not_even_read(client: TestClient, path: str) -> None:
+def test_the_body_of_a_get_is_refused_before_it_is_read(client: TestClient, path: str) -> None:
     for content in (b"x", (b"x" for _ in range(3))):
         response = client.request("GET", path, content=content)  # type: ignore[arg-type]
         assert response.status_code == 413
         assert response.json()["detail"] == "a GET request has no body"
 
 
-def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
+def test_requests_for_the_page_take_no_place_of_requests_for_an_index() -> None:
     async def scenario() -> list[int]:
         go, statuses = asyncio.Event(), []
 
@@ -139,14 +139,14 @@ def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
     assert asyncio.run(scenario()) == [429] + [200] * 9
 
 
-def test_every_index_has_its_own_places_for_writes(vectors: Index) -> None:
+def test_each_index_adds_places_for_its_writes(vectors: Index) -> None:
     app = create_app({"a": vectors, "b": vectors}, Limits(threads=2, waiting=3, writes=8))
     options = app.user_middleware[0].kwargs
     assert options["most_small"] == (2 + 3) + (1 + 3) + 8 + 8  # reads, large reads, writes of two indexes
     assert options["most_large"] == (1 + 3) + 8 + 8
 
 
-# ---- Names that are nearly others
+# ---- Names that differ by a newline or in case
 
 
 def test_a_newline_belongs_to_the_docno(client: TestClient, vectors: Index) -> None:
@@ -184,7 +184,7 @@ def test_the_server_answers_to_localhost_and_to_the_address_it_prints(
 # ---- Fields
 
 
-def test_the_limit_on_p_is_none_on_the_length_of_documents(vectors: Index) -> None:
+def test_the_limit_on_p_does_not_limit_the_length_of_documents(vectors: Index) -> None:
     long = {"embeddings": [ROW] * 9, "token_ids": [1] * 9, "token_kinds": [0] * 9}
     app = create_app({"vectors": vectors}, Limits(p=8), Access(ApiKeys([KEY])))
     with TestClient(app, headers=BEARER) as client:
@@ -212,17 +212,6 @@ def test_a_document_of_another_width_and_a_number_in_quotes_are_named(client: Te
         assert response.json()["errors"][0]["field"] == f"documents.1.{field}"
 
 
-def test_a_filter_on_an_index_of_an_older_format_is_refused_by_name() -> None:
-    old = Index(Path(__file__).parent / "data/format-2")
-    query = {**QUERY, "embeddings": [[1.0] + [0.0] * (old.manifest.dim - 1)]}
-    with TestClient(create_app({"vectors": old})) as client:
-        assert client.post(SEARCH, json=query).status_code == 200
-        response = client.post(SEARCH, json={**query, "where": "year = 3"})
-        assert response.status_code == 422
-        assert response.json()["errors"][0]["field"] == "where"
-        assert str(old.path) not in response.text
-
-
 def test_metadata_is_written_however_deep_it_is() -> None:
     deep: dict[str, Any] = {}
     for _ in range(500):
@@ -243,15 +232,15 @@ def test_health_can_be_asked_without_the_answer(client: TestClient) -> None:
     assert client.head("/healthz").status_code == 200
 
 
-def test_what_an_index_holds_is_not_kept_by_caches(client: TestClient) -> None:
+def test_answers_from_an_index_are_not_cached(client: TestClient) -> None:
     assert client.get("/v1/indexes").headers["cache-control"] == "no-store"
     assert client.get("/").headers["cache-control"] == "no-cache"
 
 
-def test_the_limits_are_told(vectors: Index) -> None:
-    told = {"k": 5, "p": 8, "query_characters": 99, "gather_work": 1000, "score_work": 2000}
-    with TestClient(create_app({"vectors": vectors}, Limits(**told))) as client:
-        assert client.get("/v1/indexes").json()["limits"] == told
+def test_the_list_of_indexes_has_the_limits(vectors: Index) -> None:
+    limits = {"k": 5, "p": 8, "query_characters": 99, "gather_work": 1000, "score_work": 2000}
+    with TestClient(create_app({"vectors": vectors}, Limits(**limits))) as client:
+        assert client.get("/v1/indexes").json()["limits"] == limits
 
 
 @pytest.mark.parametrize("for_reads", [False, True])

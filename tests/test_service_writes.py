@@ -1,4 +1,4 @@
-"""Documents written over HTTP are there for the next search, and for whoever opens the index."""
+"""Documents written over HTTP are there for the next search, and for another process that opens the index."""
 
 from __future__ import annotations
 

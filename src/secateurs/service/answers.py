@@ -1,4 +1,4 @@
-"""What is sent back: the library's records as JSON, under their own names."""
+"""What is sent back: the library's records as JSON, under the names that they have there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..records import SearchStats
 
 
 class Highlight(BaseModel):
-    """A piece of a document's text that is the best match of some query embedding."""
+    """A piece of a document's text that is the best match of at least one query embedding."""
 
     start: int = Field(description="In Unicode code points of the text")
     end: int
@@ -57,7 +57,7 @@ class SearchAnswer(BaseModel):
 class TokenMatch(QueryToken):
     """A query embedding's best match in one document."""
 
-    gathers: bool = Field(description="On its own it gathers this document; only kept embeddings are asked")
+    gathers: bool = Field(description="Whether it gathers this document alone; false if it is not kept")
     similarity: float | None = Field(description="Its share of the score; null for a document without embeddings")
     match: str
     match_position: int
@@ -107,7 +107,7 @@ class CurveAnswer(BaseModel):
 
 
 class InfoAnswer(BaseModel):
-    """What Index.info() tells, with the name it is served under in the place of the folder."""
+    """Index.info(), with the name that the index is served under instead of the folder."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -151,5 +151,5 @@ class ChangesAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     status: str
     indexes: list[str]
-    stale: list[str] = Field(description="Indexes whose newest state cannot be read: an earlier one is served")
+    stale: list[str] = Field(description="Indexes whose newest state cannot be read: an earlier state is served")
     version: str

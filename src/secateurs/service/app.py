@@ -1,4 +1,4 @@
-"""The routes. Each one checks its request, has the library do the work on a thread, and writes the answer there too."""
+"""The routes. A route checks its request and has the library do the work on a thread, which writes the answer too."""
 
 # Annotations are objects here, not strings: the request models exist only inside `create_app`.
 import json
@@ -37,7 +37,7 @@ _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascrip
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may do what. Without keys nobody writes."""
+    """Which clients may do what. Without keys there are no writes."""
 
     keys: ApiKeys | None = None
     reads_need_a_key: bool = False
@@ -213,7 +213,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
 
 async def _json(http: Request) -> bytes:
-    """The body. Of another type it could come from a form on anybody's web page."""
+    """The body. A body of another type is refused: a form on a page of any site could send it."""
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "send JSON, with the header  Content-Type: application/json")
     return await http.body()
@@ -226,7 +226,7 @@ async def _gone(receive: Receive) -> None:
 
 
 def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
-    """Do it and write it down as JSON, with what the library refuses as a problem."""
+    """The result of the work as JSON. What the library refuses becomes a problem."""
     try:
         answer = work(*arguments)
         try:
@@ -237,7 +237,7 @@ def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
     except UsageError as error:
         raise Problem.of_usage(error) from error
     except ShardsMissingError as error:
-        detail = "a shard of this index cannot be reached: try again, or take the answer of the others with  partial"
+        detail = "a shard of this index cannot be reached: try again, or search the others with  partial"
         raise Problem(503, detail, headers={"Retry-After": "5"}) from error
     except PartlyWrittenError as error:
         detail = "a shard of this index could not be changed, but others were: send the same again, an addition by PUT"

@@ -16,7 +16,7 @@ _LOG = logging.getLogger("secateurs.service")
 
 
 class ApiKeys:
-    """Only digests are kept. Several keys allow a new one to be handed out before the old one is withdrawn."""
+    """Only digests are kept. With several keys, a new key can be handed out before the old one is withdrawn."""
 
     def __init__(self, keys: Iterable[str] = (), path: Path | None = None) -> None:
         """The keys, or the file with a key on each line; empty lines and lines that begin with # do not count."""

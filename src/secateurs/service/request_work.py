@@ -1,7 +1,7 @@
 """How much work a request is, estimated before it is done.
 
 It decides two things: whether a request without a key is refused, and on which threads it runs. Large requests have
-threads and a queue of their own, so that a small one does not wait for many of them.
+separate threads and a separate queue, so that a small request does not wait for many large ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..search import Decision
 from .limits import Limits
 from .problems import Problem
 
-# Of a small request: some 50 ms at most. A prune curve, or a body of more bytes, is large without a look into it.
+# What a small request is at most. A prune curve is large; so is a search with a larger body, without a look into it.
 _SMALL_QUERY = 256  # characters
 _SMALL_EMBEDDINGS = 64  # of a query that brings its own
 _SMALL_HITS = 100
@@ -44,8 +44,8 @@ class Work(NamedTuple):
             return cls(plan, 0, matching * query_embeddings)
         cells = kept * plan.nprobe * shards
         scored = plan.candidates if plan.gather == "cells" else kept * plan.k_prime
-        # Under a filter, a search that gathers fewer than k documents scores every matching one. That is to be expected
-        # if the share of the filter, at one document for each cell, is less than k.
+        # Under a filter, a search that gathers fewer than k documents scores every matching document. This is expected
+        # if the cells that are looked into, with a document each, hold fewer than k matching documents.
         if plan.where is not None and cells * matching < plan.k * documents:
             scored = matching
         return cls(plan, cells, min(scored * shards, matching) * query_embeddings)

@@ -1,4 +1,4 @@
-"""What may be sent. The search settings are those of the library: one field for each field of SearchSettings."""
+"""What may be sent. The search settings are those of the library: a field for each field of SearchSettings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .limits import Limits
 from .problems import Problem
 
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
-_MOST_KEYS = 50  # each one that is not known is a line in the answer
+_MOST_KEYS = 50  # an unknown key is a line in the answer
 _MOST_DIMENSIONS = 4_096
 _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float32 products overflow
 
@@ -146,7 +146,7 @@ class _Document(BaseModel):
 
 
 def parse(model: type[BaseModel], body: bytes) -> Any:
-    """A body as one of the models. It may be large, so this is for a thread, not for the event loop."""
+    """A body as a model. It may be large, so that this runs on a thread, not on the event loop."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -193,7 +193,7 @@ def to_documents(request: Any) -> list[Document]:
 def _with_embeddings(fields: dict[str, Any], encoded: EncodedText) -> Document:
     """A document that brings its embeddings. Its text is only shown, so that it may be missing or empty."""
     text_field = _given(fields, TEXT_FIELDS) or TEXT_FIELDS[0]
-    # A mapping needs a text, so it is read with another one first; then `to_document` checks the real one.
+    # A mapping needs a text, so it is read with a stand-in first; then `to_document` checks the text itself.
     named = to_document({**fields, text_field: "-"})
     return to_document(Document(named.docno, fields.get(text_field, ""), named.metadata, encoded))
 
@@ -222,7 +222,7 @@ def _has_tokens(item: Any) -> bool:
 def _to_encoded(item: Any, place: str) -> EncodedText:
     for name in ("token_ids", "token_kinds"):
         if getattr(item, name) is None:
-            raise Problem.of_field(place + name, "is missing: embeddings need one for each of them")
+            raise Problem.of_field(place + name, "is missing: there must be an entry for each embedding")
     try:
         return EncodedText(item.embeddings, item.token_ids, item.token_kinds)
     except UsageError as error:
@@ -238,7 +238,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
     def up_to(most: int) -> Any:
         return Annotated[int, Field(ge=1, le=most)]
 
-    # A setting that is not here is taken as the dataclass declares it, so a new one is served the day it exists.
+    # A setting that is not here is taken as the dataclass declares it, so that a new setting is served too.
     kinds: dict[str, Any] = get_type_hints(SearchSettings) | {
         "k": up_to(limits.k),
         "p": up_to(limits.p) | Literal["auto", "all"] | None,
@@ -257,7 +257,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
 
 
 def _encoded(most: int) -> dict[str, Any]:
-    def some(kind: Any) -> Any:
+    def optional_list(kind: Any) -> Any:
         return _listed(kind, most) | None
 
     number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
@@ -266,16 +266,16 @@ def _encoded(most: int) -> dict[str, Any]:
     kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in TokenKind)
     return {
         "embeddings": (
-            some(_listed(number, _MOST_DIMENSIONS)),
+            optional_list(_listed(number, _MOST_DIMENSIONS)),
             Field(default=None, description="Instead of text: a row for each token"),
         ),
-        "token_ids": (some(token_id), Field(default=None, description="The token id behind each embedding")),
-        "token_kinds": (some(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
+        "token_ids": (optional_list(token_id), Field(default=None, description="The token id behind each embedding")),
+        "token_kinds": (optional_list(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
     }
 
 
 def _listed(kind: Any, most: int, least: int = 0) -> Any:
-    """Given up at the first wrong item: a large body could be wrong in a million places, each with a message."""
+    """Parsing stops at the first wrong item: a large body could be wrong in a million places, each with a message."""
     return Annotated[list[kind], Field(min_length=least, max_length=most, fail_fast=True)]
 
 

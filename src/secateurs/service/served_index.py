@@ -1,4 +1,4 @@
-"""One index as it is served: the library's verbs, with the encodings of recent queries kept."""
+"""An index as it is served: the library's verbs, with a cache of the encodings of recent queries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from .metrics import Metrics
 from .problems import Problem
 from .request_work import Allowance, Work
 
-_CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
+_CACHE_BYTES = 16 << 20  # about 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
 _RUNS = 2  # of each point of a curve: the quicker one is less disturbed by other work on the machine
 
@@ -53,7 +53,7 @@ class _EncodedQuery(NamedTuple):
 
 
 def query_cache(most_bytes: int) -> LRUCache[str, EncodedText]:
-    """Encodings by text. The least recently used one is dropped, by bytes, because a query may have many embeddings."""
+    """Encodings by text, so many bytes of them: a query may have many embeddings. The least recently used is dropped."""
     return LRUCache(most_bytes, getsizeof=lambda encoded: encoded.embeddings.nbytes)
 
 
@@ -123,8 +123,8 @@ class ServedIndex:
         )
 
     def curve(self, query: str, settings: Mapping[str, Any], allowed: Allowance) -> CurveAnswer:
-        """The query with every p beside the unpruned ranking; with some of them, if it has very many or they would
-        be more work than the limits allow."""
+        """The query with every p beside the unpruned ranking; with fewer values of p, if a query has very many
+        embeddings or every p would be more work than the limits allow."""
         encoded, unpruned = self._encode(query, settings, allowed), {**settings, "p": None}
         count, limits = len(encoded.query), allowed.limits
         most = _MOST_POINTS if limits is None else self._points_within(limits, encoded.query, unpruned)
@@ -173,10 +173,10 @@ class ServedIndex:
     def info(self) -> InfoAnswer:
         self._refresh()
         facts = self.index.info()
-        del facts["path"]  # where it lies on the server is nobody's business
+        del facts["path"]  # clients do not learn where it is on the server
         if "model" in facts["encoder"]:
             facts["encoder"]["model"] = Path(facts["encoder"]["model"]).name
-        if "shards" in facts:  # nor are the names of machines
+        if "shards" in facts:  # nor the names of machines
             facts["shards_missing"] = sum(shard["missing"] for shard in facts["shards"])
             facts["shards"] = len(facts["shards"])
         return InfoAnswer(name=self.name, **facts)
@@ -211,7 +211,7 @@ class ServedIndex:
         return max(2, min(_MOST_POINTS, int(by_gathering), int(by_scoring)))
 
     def _check(self, query: str | EncodedText, settings: Mapping[str, Any]) -> None:
-        """What the library would refuse with the name of a folder in its message."""
+        """Refuse what the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
         if gather not in ("auto", *self.index.gatherers):
@@ -224,7 +224,7 @@ class ServedIndex:
         for number, document in enumerate(documents):
             wrong = None
             if self.index.has_encoder and document.encoded is not None:
-                wrong = "are made by this index's own encoder: send the text only"
+                wrong = "come from the encoder of this index: send the text only"
             elif not self.index.has_encoder and document.encoded is None:
                 wrong = "are missing: this index was built without an encoder"
             elif document.encoded is not None and document.encoded.embeddings.shape[1] != dim:
@@ -305,7 +305,7 @@ class ServedIndex:
 
     @contextmanager
     def _finding(self, docno: str) -> Iterator[None]:
-        """Not found is 404, also if somebody deletes the document just now."""
+        """A document that is not there is 404, also if it is deleted at this moment."""
         try:
             yield
         except SecateursError as error:
@@ -316,7 +316,7 @@ class ServedIndex:
     def _refresh(self) -> None:
         """See what other processes have written, not more often than each second.
 
-        Not while this process writes: a slow look at an older state must not replace the one just written.
+        Not while this process writes: a slow look at an older state must not replace the state just written.
         """
         if self._newest.is_due and self._writing.acquire(blocking=False):
             try:

@@ -3,7 +3,7 @@
 import { el, ms, number } from "./dom.js";
 import { movement } from "./results.js";
 
-// Times come from the curve where there is one: there, every p was timed in one go, on one thread.
+// Times come from the curve if it is there: it times every p on the same thread, right after each other.
 function timeOf({ stats, search_milliseconds: spent }, curve) {
   const point = curve?.points.find((candidate) => candidate.p === stats.embeddings_kept);
   return ms(point && curve.gather !== "exhaustive" ? point.milliseconds : spent);
