@@ -53,7 +53,7 @@ class _EncodedQuery(NamedTuple):
 
 
 def query_cache(most_bytes: int) -> LRUCache[str, EncodedText]:
-    """Encodings by text, so many bytes of them: a query may have many embeddings. The least recently used is dropped."""
+    """Encodings by text, limited by bytes: a query may have many embeddings. The least recently used is dropped."""
     return LRUCache(most_bytes, getsizeof=lambda encoded: encoded.embeddings.nbytes)
 
 
