@@ -1,50 +1,56 @@
-# Two commands for a fresh machine with Python 3.11 or newer, pip, git and make:
-#   make demo    install, index the standard library's documentation, ask it questions
-#   make test    install, check style and types, run the tests
-# And:
-#   make soak    kill processes that change an index, fill the disk, flip bits, for ten minutes (MINUTES=10)
+# Two commands for a fresh machine with Python 3.11 or newer, pip, git and make: `make demo` and `make test`.
+# `make help` lists the others.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 COLLECTIONS ?= collections
 CACHE ?= .cache
 MINUTES ?= 10
+EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
 
-.PHONY: help demo test test-st test-page soak check screenshots projection clean
+.PHONY: help demo quick test check test-st test-page soak diagram screenshots projection clean
 
-help:
-	@grep -E '^#' Makefile | sed 's/^# //'
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.installed-model,serve
+demo: $(VENV)/.installed-model,serve  ## install, index the documentation of the standard library, ask it questions
 	$(BIN)/secateurs demo
 
-test: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev check
+quick: $(EVERYTHING)  ## style, types, and the tests that need no cluster, no server and no killed process: about a minute
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m "not slow"
+
+test: $(EVERYTHING) check  ## install, check style and types, run all tests
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
+check: $(EVERYTHING)  ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The tests of the sentence-transformers encoder too. They need torch, which is large, so they are not in `make test`.
-test-st: $(VENV)/.installed-model,st,bench,dev
+test-st: $(VENV)/.installed-model,st,bench,dev  ## the tests of the sentence-transformers encoder; installs torch
 	$(BIN)/python -m pytest tests/test_encoder_st.py
 
-soak: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
-	$(BIN)/python tests/soak.py --minutes $(MINUTES)
-
-# The tests of the explorer page too. They need a chromium on this machine.
-test-page: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser
+test-page: $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser  ## the tests of the explorer page; needs a chromium
 	$(BIN)/python -m pytest tests/test_service_page.py
 
-# The pictures of the explorer page in the documentation.
-screenshots: demo $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser
+soak: $(EVERYTHING)  ## kill processes that change an index, fill the disk, flip bits, for MINUTES=10
+	$(BIN)/python tests/soak.py --minutes $(MINUTES)
+
+diagram:  ## draw docs/images/rooms.svg from the import graph
+	$(PYTHON) docs/rooms.py
+
+screenshots: demo $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser  ## take the pictures of the explorer page
 	$(BIN)/python docs/screenshots.py demo.sec
 
-# Train the built-in encoder's last layer again. COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the
-# collections that the report is on; CACHE takes some 15 GB of intermediate results.
-projection: $(VENV)/.installed-model,train
+# COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the collections of the report. CACHE takes about 15 GB.
+projection: $(VENV)/.installed-model,train  ## train the linear layer of the built-in encoder (COLLECTIONS=, CACHE=)
 	$(BIN)/python training/projection.py --collections $(COLLECTIONS) --cache $(CACHE)/projection
+
+clean:  ## remove the virtual environment, the demo index and caches
+	rm -rf $(VENV) demo.sec .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "secateurs needs Python 3.11 or newer")'
@@ -53,6 +59,3 @@ $(VENV)/bin/python:
 $(VENV)/.installed-%: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[$*]"
 	@touch $@
-
-clean:
-	rm -rf $(VENV) demo.sec .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,7 +22,7 @@ from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.gather import gatherer as gatherer_of
 from secateurs.gather.cells import CellGatherer
-from secateurs.kernels.maxsim import round_query
+from secateurs.kernels.simd import round_query
 
 SIZES = (1, 2, 4, 8)
 ROUNDS = 15

@@ -27,7 +27,7 @@ import numpy as np
 from secateurs import EncodedText, Index, prune
 from secateurs.gather.cells import CellGatherer
 from secateurs.kernels import clustering, probing
-from secateurs.kernels.maxsim import round_query
+from secateurs.kernels.simd import round_query
 from secateurs.storage import cell_lists
 from secateurs.storage.cell_lists import CellLists
 from secateurs.storage.file_names import DOCUMENTS, OFFSETS

@@ -1,4 +1,4 @@
-"""What is chosen where settings leave it open."""
+"""What effort chooses for settings that are left open."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_a_long_query_keeps_half_of_what_is_beyond_sixteen_words() -> None:
     assert [kept(words, effort="fast") for words in (18, 30, 216)] == [8, 12, 58]
 
 
-def test_what_is_asked_for_is_done_at_any_effort() -> None:
+def test_a_given_setting_is_used_at_any_effort() -> None:
     for effort in ("fast", "balanced"):
         settings = SearchSettings(p=3, gather="cells", nprobe=5, candidates=77, effort=effort)
         made = make_plan(settings, query_of(8), EVERYTHING, 10_000)
@@ -43,20 +43,30 @@ def test_p_none_prunes_nothing() -> None:
     assert kept(8, p=None) is None
 
 
-def test_the_paper_is_followed_where_faiss_gathers() -> None:
+def test_faiss_keeps_the_settings_of_the_paper() -> None:
     made = make_plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING, 10_000)
     assert (made.p, made.k_prime, made.nprobe) == (None, 1000, 10)
 
 
-def test_the_best_way_of_gathering_that_is_prepared_is_taken() -> None:
+def test_auto_takes_the_first_way_of_gathering_that_the_index_was_built_for() -> None:
     for prepared in (EVERYTHING, EVERYTHING[1:], EVERYTHING[2:]):
         assert make_plan(SearchSettings(), query_of(8), prepared, 10_000).gather == prepared[0]
     assert make_plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING, 10_000).gather == "exhaustive"
 
 
-def test_large_collections_are_searched_more_widely() -> None:
+def test_nprobe_and_candidates_grow_with_the_collection() -> None:
     chosen = [make_plan(SearchSettings(), query_of(8), EVERYTHING, documents) for documents in (50_000, 800_000)]
     assert [(one.nprobe, one.candidates) for one in chosen] == [(32, 256), (64, 1024)]
+
+
+@pytest.mark.parametrize("documents", [1_000, 100_000, 10_000_000, 10_000_000_000])
+def test_what_effort_chooses_is_bounded_for_any_size_and_any_filter(documents: int) -> None:
+    unfiltered = make_plan(SearchSettings(), query_of(8), EVERYTHING, documents)
+    for matching in (0, 1, 600, documents // 2, documents):
+        settings = SearchSettings(where="a = 1", gather="cells")
+        plan = make_plan(settings, query_of(8), EVERYTHING, documents, matching)
+        assert plan.nprobe <= 1024
+        assert plan.nprobe <= 8 * (unfiltered.nprobe + 1)  # + 1: both are rounded
 
 
 def test_there_are_always_enough_candidates_for_k() -> None:
@@ -76,6 +86,6 @@ def test_an_index_no_larger_than_the_candidates_is_scored_whole() -> None:
 
 
 @pytest.mark.parametrize("gather", ["cells", "faiss"])
-def test_exact_and_approximate_gathering_contradict_each_other(gather: str) -> None:
+def test_effort_exact_with_approximate_gathering_is_an_error(gather: str) -> None:
     with pytest.raises(UsageError, match="scores every document"):
         make_plan(SearchSettings(effort="exact", gather=gather), query_of(8), EVERYTHING, 10_000)

@@ -226,20 +226,46 @@ def test_a_name_that_is_neither_folder_nor_on_the_hub(monkeypatch: pytest.Monkey
         load_encoder("./nowhere")
 
 
-def test_a_hub_model_that_was_fetched_before_loads_offline(
-    model_folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    np.save(model_folder / "projection.npy", np.eye(384, 24, dtype=np.float32))
-    hub = tmp_path_factory.mktemp("hub")
-    repository = hub / "models--someone--tiny-colbert"
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    (repository / "refs").mkdir(parents=True)
+@pytest.fixture
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hub")
+
+
+def push(hub: Path, model_folder: Path, commit: str) -> None:
+    """Put a model into the cache of the hub's client, as the newest commit of author/tiny-colbert."""
+    repository = hub / "models--author--tiny-colbert"
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
     (repository / "refs" / "main").write_text(commit)
     shutil.copytree(model_folder, repository / "snapshots" / commit)
-    code = "from secateurs import load_encoder; e = load_encoder('someone/tiny-colbert'); print(e.dim, e.spec['model'])"
+
+
+def run_with_hub(hub: Path, code: str) -> list[str]:
     environment = os.environ | {"HF_HUB_CACHE": str(hub), "HF_HUB_OFFLINE": "1"}
-    printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
-    assert printed.split() == ["24", "someone/tiny-colbert"]
+    return subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).split()
+
+
+def test_a_hub_model_that_was_fetched_before_loads_offline_and_records_its_commit(
+    model_folder: Path, hub: Path
+) -> None:
+    np.save(model_folder / "projection.npy", np.eye(384, 24, dtype=np.float32))
+    push(hub, model_folder, "a" * 40)
+    code = "from secateurs import load_encoder; e = load_encoder('author/tiny-colbert'); print(e.dim, *e.spec.values())"
+    dim, kind, model, _, revision = run_with_hub(hub, code)
+    assert (dim, kind, model, revision) == ("24", "onnx", "author/tiny-colbert", "a" * 40)
+
+
+def test_an_index_loads_the_revision_of_its_encoder_after_a_newer_one_was_pushed(model_folder: Path, hub: Path) -> None:
+    np.save(model_folder / "projection.npy", np.eye(384, 24, dtype=np.float32))
+    push(hub, model_folder, "a" * 40)
+    path = hub / "i.sec"
+    documents = [{"docno": "fish", "text": "goldfish grow"}, {"docno": "cats", "text": "cats sleep"}]
+    build = f"from secateurs import Index; i = Index.build({str(path)!r}, {documents}, encoder='author/tiny-colbert')"
+    show = "print(i.encoder.spec['revision'], i.search('goldfish')[0].docno, i.search('goldfish')[0].score)"
+    before = run_with_hub(hub, f"{build}; {show}")
+    assert before[:2] == ["a" * 40, "fish"]
+    np.save(model_folder / "projection.npy", np.eye(384, 24, k=7, dtype=np.float32))
+    push(hub, model_folder, "b" * 40)
+    assert run_with_hub(hub, f"from secateurs import Index; i = Index({str(path)!r}); {show}") == before
 
 
 def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:

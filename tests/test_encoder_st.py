@@ -1,6 +1,7 @@
 """sentence-transformers models as encoders, on a tiny random ColBERT checkpoint that the test makes itself."""
 
 import string
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_embeddings_are_those_of_the_model_itself(st_encoder: SentenceTransforme
         assert np.allclose(encoded.embeddings, model.encode_document(text, convert_to_numpy=True), atol=1e-5)
 
 
-def test_kinds_are_read_off_the_features(st_encoder: Encoder) -> None:
+def test_kinds_are_read_from_the_features(st_encoder: Encoder) -> None:
     query = st_encoder.encode_query("do goldfish grow?")
     kinds = [TokenKind(kind).name for kind in query.token_kinds]
     words = [st_encoder.token_text(int(i)) for i in query.token_ids]
@@ -110,6 +111,21 @@ def test_an_index_remembers_and_checks_its_model(
     assert again.encoder.spec == st_encoder.spec
 
 
+def test_queries_and_documents_are_encoded_on_several_threads_at_once(st_encoder: SentenceTransformersEncoder) -> None:
+    """The tokenizer takes new settings with every call; without a lock, threads raise "Already borrowed"."""
+    texts = [f"goldfish number {i} grow in their pond" for i in range(60)]
+    expected = [encoded.embeddings for encoded in st_encoder.encode_documents(texts)]
+    expected_query = st_encoder.encode_query("do goldfish grow").embeddings
+    with ThreadPoolExecutor(8) as pool:
+        queries = [pool.submit(st_encoder.encode_query, "do goldfish grow") for _ in range(40)]
+        documents = [pool.submit(lambda: list(st_encoder.encode_documents(texts))) for _ in range(8)]
+        for query in queries:
+            assert np.array_equal(query.result().embeddings, expected_query)
+        for batch in documents:
+            for encoded, embeddings in zip(batch.result(), expected, strict=True):
+                assert np.allclose(encoded.embeddings, embeddings, atol=1e-5)
+
+
 def test_a_model_that_cannot_be_loaded_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(SecateursError, match="cannot load"):
         load_encoder(str(tmp_path), "st")
@@ -121,7 +137,7 @@ def test_a_single_vector_model_is_a_baseline(checkpoint: Path, st_encoder: Encod
     from secateurs.lab import Query, baseline_systems
 
     backbone = str(checkpoint.parent / "backbone")  # a plain BERT gets mean pooling
-    texts = {"fish": "Goldfish grow.", "cats": "Cats sleep for most of the day.", "none": ""}
+    texts = {"fish": "Goldfish grow.", "cats": "Cats sleep for most of the day.", "bees": "Bees"}
     documents = [{"docno": docno, "text": text} for docno, text in texts.items()]
     index = Index.build(tmp_path / "three.sec", documents, encoder=st_encoder, gather=())
     (dense,) = baseline_systems(index, [f"dense:{backbone}"])

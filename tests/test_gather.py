@@ -14,7 +14,7 @@ from secateurs import Document, EncodedText, Index
 from secateurs import gather as gathering
 from secateurs.errors import SecateursError, UsageError
 from secateurs.gather import gatherer
-from secateurs.kernels.maxsim import round_query
+from secateurs.kernels.simd import round_query
 from secateurs.records import SearchPlan
 from secateurs.storage.faiss_file import _recipe
 from secateurs.storage.file_names import CELLS
@@ -97,7 +97,7 @@ def test_a_document_without_embeddings_is_never_gathered(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("gather", ["cells", "faiss"])
-def test_an_index_that_was_not_prepared_for_it_says_how_to_get_it(tmp_path: Path, gather: str) -> None:
+def test_a_way_of_gathering_that_was_not_built_names_the_option_that_builds_it(tmp_path: Path, gather: str) -> None:
     documents = [Document("d", encoded=random_text(np.random.default_rng(0), 3))]
     index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="exhaustive")
     assert index.search(random_text(np.random.default_rng(0), 2)).plan.gather == "exhaustive"
@@ -139,7 +139,7 @@ def test_partitions_and_codes_find_only_what_a_filter_allows(large: Index) -> No
         assert 10 < found.stats.documents_gathered < 50
 
 
-def test_searching_leaves_faiss_its_threads(large: Index) -> None:
+def test_a_search_does_not_change_the_number_of_faiss_threads(large: Index) -> None:
     import faiss
 
     before = faiss.omp_get_max_threads()
@@ -241,14 +241,14 @@ def test_embeddings_without_token_ids_are_gathered_as_well(
     assert shared >= 0.9 * 10 * len(encoded_queries)
 
 
-def test_giving_up_early_does_not_show_in_a_search(large: Index) -> None:
+def test_dropping_documents_early_changes_no_ranking(large: Index) -> None:
     for seed in range(5):
         query = random_text(np.random.default_rng(seed), 40)
         everything = large.search(query, k=len(large), gather="exhaustive")
         assert large.search(query, k=10, effort="exact").hits == everything.hits[:10]
 
 
-def test_one_cell_each_is_enough_to_tell_who_has_all_the_words(tmp_path: Path) -> None:
+def test_with_one_cell_per_embedding_a_document_with_all_words_comes_first(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = random_text(rng, 6, dim=64)
     query = EncodedText(words.embeddings, np.arange(6), [0] * 6)
@@ -269,7 +269,7 @@ def test_cold_threads_open_the_gatherer_once(large: Index, monkeypatch: pytest.M
     assert opened == ["cells"]
 
 
-def test_nobody_reads_on_so_nothing_more_is_searched(large: Index) -> None:
+def test_search_many_stops_searching_when_its_caller_stops_reading(large: Index) -> None:
     asked: list[int] = []
 
     def queries() -> Iterator[EncodedText]:

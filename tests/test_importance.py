@@ -34,7 +34,7 @@ def test_icf_puts_rare_words_first_then_punctuation_cls_markers_and_masks() -> N
     assert order_positions("icf", GOLDFISH, COUNTS).tolist() == [3, 5, 2, 4, 6, 0, 1, 7, 8, 9]
 
 
-def test_idf_goes_by_documents_and_not_by_occurrences() -> None:
+def test_idf_counts_documents_and_not_occurrences() -> None:
     assert order_positions("idf", GOLDFISH, COUNTS).tolist()[:4] == [5, 3, 2, 4]
 
 
@@ -44,18 +44,18 @@ def test_specials_with_a_collection_frequency_still_come_after_commoner_words() 
     assert order.index(2) < order.index(0)
 
 
-def test_a_word_the_collection_never_uses_comes_after_the_words_it_does_use() -> None:
+def test_a_word_that_no_document_has_comes_after_the_words_that_documents_have() -> None:
     unseen = query([10, 77, 11], [W, W, W])
     assert order_positions("icf", unseen, COUNTS).tolist() == [2, 0, 1]
     assert order_positions("idf", unseen, COUNTS).tolist() == [2, 0, 1]
 
 
-def test_ties_go_by_position() -> None:
+def test_ties_are_ordered_by_position() -> None:
     tied = query([11, 12, 11], [W, W, W])
     assert order_positions("icf", tied, Frequencies.from_counts({11: 7, 12: 7})).tolist() == [0, 1, 2]
 
 
-def test_random_repeats_itself_for_a_query_and_differs_between_queries() -> None:
+def test_random_is_the_same_for_the_same_query_and_differs_between_queries() -> None:
     again = [order_positions("random", GOLDFISH, COUNTS).tolist() for _ in range(2)]
     assert again[0] == again[1]
     assert sorted(again[0]) == list(range(10))
@@ -68,9 +68,26 @@ def test_a_function_of_your_own_is_an_order() -> None:
     assert order_positions(lambda q, f: np.arange(len(q))[::-1], GOLDFISH, COUNTS).tolist() == list(range(9, -1, -1))
 
 
-def test_an_order_that_loses_a_position_is_refused() -> None:
+def test_an_order_without_a_position_is_an_error() -> None:
     with pytest.raises(UsageError, match="exactly once"):
         order_positions(lambda q, f: np.zeros(len(q), dtype=int), GOLDFISH, COUNTS)
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda query: [0],  # one argument
+        lambda query, frequencies, p: [0],  # three arguments
+        lambda query, frequencies: None,
+        lambda query, frequencies: "icf",
+        lambda query, frequencies: [0.5] * len(query),
+        lambda query, frequencies: [[0, 1], [2]],
+        lambda query, frequencies: np.arange(len(query)).reshape(2, -1),
+    ],
+)
+def test_an_order_function_with_a_wrong_signature_or_result_says_what_is_expected(order: object) -> None:
+    with pytest.raises(UsageError, match="an order function"):
+        order_positions(order, GOLDFISH, COUNTS)  # type: ignore[arg-type]
 
 
 def test_an_unknown_order_names_the_known_ones() -> None:

@@ -33,7 +33,7 @@ def test_all_negative_similarities_are_not_floored_at_zero(store: Store) -> None
     assert score(store.prepare(query), rows, *bounds([2])) == pytest.approx([-0.75], abs=0.01)
 
 
-def test_a_document_without_embeddings_scores_minus_infinity_and_spoils_no_neighbour() -> None:
+def test_a_document_without_embeddings_scores_minus_infinity_and_leaves_its_neighbours_as_they_are() -> None:
     store = Float16Store()
     rows = store.encode(np.array([[1, 0], [0, 1]], dtype=np.float32))
     scores = score(store.prepare(np.array([[1, 0]], dtype=np.float32)), rows, *bounds([0, 1, 0, 1, 0]))
@@ -104,7 +104,7 @@ def like_a_query(rng: np.random.Generator, count: int, dim: int) -> np.ndarray:
 
 @given(st.integers(0, 2**32 - 1), st.integers(17, 70), st.integers(1, 12), st.sampled_from([0.0, 0.4, 3.0]))
 @settings(max_examples=60, deadline=None)
-def test_giving_up_early_never_changes_the_k_best(seed: int, count: int, k: int, shift: float) -> None:
+def test_dropping_documents_early_never_changes_the_k_best(seed: int, count: int, k: int, shift: float) -> None:
     rng = np.random.default_rng(seed)
     query = like_a_query(rng, count, 24)
     embeddings = rng.normal(size=(400, 24)) + shift * rng.normal(size=24)
@@ -124,7 +124,7 @@ def test_giving_up_early_never_changes_the_k_best(seed: int, count: int, k: int,
     assert set(got[expected < best].tolist()) <= {-np.inf, *expected.tolist()}
 
 
-def test_query_embeddings_that_face_away_from_the_first_sixteen_are_not_given_up(
+def test_query_embeddings_that_face_away_from_the_first_sixteen_are_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The best documents match only the later ones, and have negative similarities with all the first."""
@@ -145,7 +145,7 @@ def test_query_embeddings_that_face_away_from_the_first_sixteen_are_not_given_up
     assert got[best].tolist() == expected[best].tolist()
 
 
-def test_hopeless_documents_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_that_cannot_be_among_the_k_best_are_dropped_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MANY", 1)
     rng = np.random.default_rng(0)
     query = np.tile(like_a_query(rng, 16, 96), (2, 1))
@@ -158,7 +158,7 @@ def test_hopeless_documents_are_given_up_early(monkeypatch: pytest.MonkeyPatch) 
     starts, ends = bounds([40] * 75)
     assert np.isinf(score(store.prepare(query), rows, starts, ends, k=1)).tolist() == [False, *[True] * 74]
     assert np.isfinite(score(store.prepare(query), rows, starts, ends)).all()
-    assert np.isfinite(score(plain.prepare(query), rows, starts, ends, k=1)).all()  # of old indexes no reach is known
+    assert np.isfinite(score(plain.prepare(query), rows, starts, ends, k=1)).all()  # without a reach none is dropped
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -169,13 +169,14 @@ def test_no_embedding_beats_the_bound_of_the_rest(seed: int) -> None:
     query = like_a_query(rng, 24, 5).astype(np.float64) * rng.uniform(0.5, 2, (24, 1))
     longest = 1.3
     table = bounds_of_the_rest(query, np.zeros(24), longest)
-    mixed = query[16:] * rng.random((8, 1)) + query[table[0].astype(int)] * rng.normal(size=(8, 1))
+    mixed = query[16:] * rng.random((8, 1)) + query[table["nearest"]] * rng.normal(size=(8, 1))
     embeddings = longest * mixed / np.linalg.norm(mixed, axis=1, keepdims=True)
     for m, embedding in enumerate(embeddings):
-        near, along, across, inverse, most, radius, _, slack = table[:, m]
-        y = min(query[int(near)] @ embedding, most)
-        bound = along * y + across * np.sqrt(max(radius**2 - (y * inverse) ** 2, 0)) + slack
-        assert query[16 + m] @ embedding <= bound
+        bound = table[m]
+        y = min(query[bound["nearest"]] @ embedding, bound["turning_point"])
+        remainder = max(bound["longest"] ** 2 - (y * bound["inverse_length"]) ** 2, 0)
+        largest = bound["along"] * y + bound["across"] * np.sqrt(remainder) + bound["hidden"]
+        assert query[16 + m] @ embedding <= largest
 
 
 @given(problems(), st.randoms())

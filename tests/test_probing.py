@@ -1,4 +1,4 @@
-"""The nearest cells: all of them met, or only those of the best groups."""
+"""The nearest cells: among all cells, or among the members of the best groups."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
 from secateurs.kernels import probing
-from secateurs.kernels.maxsim import round_query
 from secateurs.kernels.probing import Centroids, group_cells
+from secateurs.kernels.simd import round_query
 
-CELLS, WIDTH, MET = 12_000, 16, 60
+CELLS, WIDTH, PROBED = 12_000, 16, 60
 
 
 @pytest.fixture(scope="module", autouse=True)
 def groups_for_few() -> Iterator[None]:
-    """What is meant for very many cells, for fewer."""
+    """Groups of cells from 1,000 cells on, so that the tests need few."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probing, "MANY_CELLS", 1000)
         patch.setattr(probing, "_CELLS_PER_GROUP", 16)
-        patch.setattr(probing, "_GROUPS_MET", MET)
+        patch.setattr(probing, "_GROUPS_PROBED", PROBED)
         yield
 
 
@@ -106,7 +106,7 @@ def test_with_groups_the_nearest_cells_of_the_best_groups_are_found(
     cells, products = grouped.nearest(rounded, wanted)
     centres, spread = outlines
     for i in range(kept):
-        best = np.argsort(-(centres @ rounded[i] + np.floor(65 * spread)), kind="stable")[: max(MET, wanted)]
+        best = np.argsort(-(centres @ rounded[i] + np.floor(65 * spread)), kind="stable")[: max(PROBED, wanted)]
         similar = centroids.astype(np.int64) @ rounded[i]
         there = np.sort(similar[np.isin(groups, best)])[::-1]
         assert products[i].tolist() == there[:wanted].tolist()
@@ -122,7 +122,7 @@ def test_groups_find_nearly_all_of_the_nearest_cells(centroids: np.ndarray, grou
     assert 0.95 * 33 < np.mean(shared) < 33
 
 
-def test_whoever_wants_very_many_cells_gets_exactly_the_nearest(centroids: np.ndarray, grouped: Centroids) -> None:
+def test_with_groups_a_large_nprobe_finds_exactly_the_nearest_cells(centroids: np.ndarray, grouped: Centroids) -> None:
     rounded = queries(2, 3)
     for wanted in (200, CELLS):
         assert np.array_equal(grouped.nearest(rounded, wanted)[1], Centroids(centroids).nearest(rounded, wanted)[1])
@@ -152,7 +152,7 @@ def test_an_index_with_many_cells_finds_with_groups_what_it_finds_without(tmp_pa
     index = Index.build(tmp_path / "i.sec", documents(3000), encoder=None)
     assert "cell_groups.npy" not in files(flat)
     assert "cell_groups.npy" in files(index)
-    assert np.load(index.snapshot.codebook.folder / "cell_groups.npy").max() > 4 * MET  # not nearly all are met
+    assert np.load(index.snapshot.codebook.folder / "cell_groups.npy").max() > 4 * PROBED  # groups save comparisons
     assert index.snapshot.codebook.centroids.tobytes() == flat.snapshot.codebook.centroids.tobytes()
     reopened = Index(index.path)
     shared = 0

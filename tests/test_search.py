@@ -2,14 +2,18 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pytest
-from conftest import QUERIES, random_text
+from conftest import QUERIES, build_random, random_text
 
 from secateurs import Document, EncodedText, Index
-from secateurs.errors import UsageError
+from secateurs import search as pipeline
+from secateurs.cancellation import cancelled_by
+from secateurs.errors import CancelledError, UsageError
 from secateurs.kernels.maxsim import maxsim
+from secateurs.storage.snapshot import Snapshot
 
 
 def test_hits_are_scored_with_all_embeddings_however_few_gathered_them(index: Index) -> None:
@@ -43,7 +47,7 @@ def test_exhaustive_search_is_eq_1_on_the_stored_embeddings(index: Index, encode
         assert [hit.score for hit in ranking] == pytest.approx(np.sort(expected)[::-1][:25], abs=0.02)
 
 
-def test_equal_scores_go_by_docno_even_at_the_cut(tmp_path: Path) -> None:
+def test_equal_scores_are_ordered_by_docno_also_at_the_cut(tmp_path: Path) -> None:
     text = random_text(np.random.default_rng(0), 3)
     names = ["pear", "apple", "fig", "date", "cherry", "banana"]
     index = Index.build(tmp_path / "i.sec", [Document(name, encoded=text) for name in names], encoder=None)
@@ -52,7 +56,7 @@ def test_equal_scores_go_by_docno_even_at_the_cut(tmp_path: Path) -> None:
         assert [hit.docno for hit in ranking] == sorted(names)[:k]
 
 
-def test_no_hit_comes_twice_and_there_are_k_if_k_were_gathered(index: Index) -> None:
+def test_every_hit_is_there_once_and_there_are_k_if_k_were_gathered(index: Index) -> None:
     for k in (1, 7, 100, 10_000):
         ranking = index.search("a string of bytes", k=k, p=3)
         docnos = [hit.docno for hit in ranking]
@@ -81,13 +85,51 @@ def test_threads_get_the_same_rankings(index: Index) -> None:
     assert together == alone * 4
 
 
+@pytest.mark.parametrize("query", [None, b"bytes", ["a", "list"], 7, np.zeros((3, 96), dtype=np.float32)])
+def test_a_query_that_is_neither_text_nor_encoded_is_a_clear_error(index: Index, query: object) -> None:
+    for verb in (index.search, index.candidates, index.decide):
+        with pytest.raises(UsageError, match="a query is a text or an EncodedText, not"):
+            verb(query)  # type: ignore[operator]
+    with pytest.raises(UsageError, match="a query is a text or an EncodedText, not"):
+        index.score(query, ["argparse"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("queries", ["abc", b"abc"])
+def test_search_many_refuses_one_query_in_the_place_of_several(index: Index, queries: object) -> None:
+    with pytest.raises(UsageError, match="search_many takes several queries"):
+        index.search_many(queries)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("where", [{"year": 2020}, 7, ["a = 1"]])
+def test_a_filter_that_is_not_a_text_is_a_clear_error(index: Index, where: object) -> None:
+    with pytest.raises(UsageError, match="where is a text such as"):
+        index.search("a", where=where)  # type: ignore[arg-type]
+
+
+def test_p_all_is_the_same_as_p_none(index: Index) -> None:
+    assert index.search(QUERIES[0], p="all").kept == index.search(QUERIES[0], p=None).kept
+    assert index.search(QUERIES[0], p="all").plan.p is None
+
+
+def test_the_first_search_reports_loading_apart_from_its_stages(index_path: Path) -> None:
+    first, second = (ranking.stats for ranking in map(Index(index_path).search, QUERIES[:2]))
+    assert first.loading_milliseconds > second.loading_milliseconds >= 0
+    assert first.total_milliseconds == sum(first.milliseconds.values())
+    assert set(first.milliseconds) == {"encode", "filter", "prune", "gather", "score", "fetch"}
+
+
+def test_refreshing_an_unchanged_index_opens_no_new_state(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Snapshot, "open", lambda *arguments: pytest.fail("opened"))
+    assert index.refresh() is False
+
+
 @pytest.mark.parametrize(("name", "value"), [("k", 0), ("p", 0), ("k_prime", -1), ("nprobe", 0), ("k", 1.5)])
 def test_settings_that_make_no_sense_are_named(index: Index, name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{name} must be a whole number of at least 1"):
         index.search("a", **{name: value})  # type: ignore[arg-type]
 
 
-def test_explain_adds_up_to_the_score_and_tells_who_gathered(index: Index) -> None:
+def test_the_similarities_of_an_explanation_add_up_to_the_score(index: Index) -> None:
     best = index.search("parse command line arguments", p=3)[0]
     explanation = index.explain("parse command line arguments", best.docno, p=3)
     assert explanation.rank == 1
@@ -121,10 +163,72 @@ def test_the_two_stages_apart_are_the_search(index: Index) -> None:
     assert [(-score, docno) for score, docno in ranked[:5]] == [(hit.score, hit.docno) for hit in ranking]
 
 
-def test_score_answers_in_the_order_asked_and_alone_as_in_company(index: Index) -> None:
+def test_scores_come_in_the_order_of_the_docnos_and_do_not_depend_on_the_others(index: Index) -> None:
     docnos = [hit.docno for hit in index.search("send an email message", k=7)]
     asked = [docnos[4], docnos[0], docnos[4], docnos[6]]
     scores = index.score("send an email message", asked)
     assert scores == [index.score("send an email message", [docno])[0] for docno in asked]
     assert scores[0] == scores[2]
     assert index.score("send an email message", []) == []
+
+
+@pytest.mark.parametrize("gather", ["cells", "exhaustive"])
+def test_a_cancelled_search_stops_and_the_next_search_is_right(index: Index, gather: str) -> None:
+    expected = index.search(QUERIES[0], gather=gather).hits
+    stop = Event()
+    stop.set()
+    with cancelled_by(stop), pytest.raises(CancelledError):
+        index.search(QUERIES[0], gather=gather)
+    assert index.search(QUERIES[0], gather=gather).hits == expected
+
+
+def test_a_search_is_cancelled_between_blocks_of_query_embeddings_and_of_documents(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Set the event at the n-th look, for every n until the search is done: each time it stops there."""
+    monkeypatch.setattr("secateurs.gather.cells._EMBEDDINGS_AT_ONCE", 4)
+    monkeypatch.setattr(pipeline, "_PAIRS_AT_ONCE", 32 * 100)
+    expected = index.search(QUERIES[1], p=None, gather="cells").hits
+
+    class SetAtLook(Event):
+        looks = 0
+
+        def is_set(self) -> bool:
+            self.looks += 1
+            return self.looks > self.allowed
+
+    stopped = 0
+    while True:
+        stop = SetAtLook()
+        stop.allowed = stopped  # type: ignore[attr-defined]
+        with cancelled_by(stop):
+            try:
+                assert index.search(QUERIES[1], p=None, gather="cells").hits == expected
+                break
+            except CancelledError:
+                stopped += 1
+    assert stopped >= 2 * 8 + 2  # 32 embeddings probed and added four at a time, 256 documents scored 100 at a time
+
+
+def test_scores_do_not_depend_on_how_many_documents_are_scored_at_once(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = index.search(QUERIES[2], k=20, gather="exhaustive").hits
+    monkeypatch.setattr(pipeline, "_PAIRS_AT_ONCE", 32 * 7)
+    assert index.search(QUERIES[2], k=20, gather="exhaustive").hits == expected
+
+
+def test_the_plan_of_a_ranking_says_what_was_done_not_what_was_planned(tmp_path: Path) -> None:
+    """A filter under which the cells hold fewer than k matching documents: all matching documents are scored."""
+    index = build_random(tmp_path / "i.sec", 600)
+    query = random_text(np.random.default_rng(1), 1)
+    ranking = index.search(query, k=10, gather="cells", nprobe=1, where="i >= 590")
+    assert len(ranking) == 10
+    assert ranking.plan.gather == "exhaustive"
+    assert ranking.stats.documents_scored == 10
+    assert index.search(query, k=1, gather="cells", nprobe=4).plan.gather == "cells"
+
+
+def test_a_filter_that_nothing_matches_is_answered_without_gathering(index: Index) -> None:
+    ranking = index.search(QUERIES[0], p=None, gather="cells", where="docno = 'none'")
+    assert len(ranking) == ranking.stats.documents_gathered == ranking.stats.documents_scored == 0

@@ -1,5 +1,9 @@
 """The lanes against plain integer arithmetic, with the CPU's own instruction and without."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numba
 import numpy as np
 import pytest
@@ -91,11 +95,28 @@ def test_the_best_cells_come_best_first_and_the_earlier_of_equals(
     queries[:kept] = rng.integers(-3, 4, (kept, 8))
     packed, start = simd.pack(centroids)
     start[count:] = probing._NEVER
-    found = np.zeros((len(queries), nprobe), dtype=np.int32)
-    products = np.full((len(queries), nprobe), probing._NEVER, dtype=np.int32)
-    probing._probe(queries, kept, packed, start, found, products)
+    heaps = probing._empty_heaps(len(queries), nprobe)
+    probing._probe(queries, kept, packed, start, heaps)
+    found, products = probing._best_first(heaps)
     for i in range(kept):
         similar = centroids.astype(np.int64) @ queries[i]
         expected = np.argsort(-similar, kind="stable")[:nprobe]
         assert found[i].tolist() == expected.tolist()
         assert products[i].tolist() == similar[expected].tolist()
+
+
+def run_python(folder: Path, code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_kernel_is_compiled_again_when_a_file_it_calls_into_changes(tmp_path: Path) -> None:
+    header = "from secateurs.kernels.simd import compiled\n"
+    (tmp_path / "inner.py").write_text(f"{header}@compiled\ndef addend():\n    return 1\n")
+    outer = f"{header}from inner import addend\n@compiled\ndef total(x):\n    return x + addend()\n"
+    (tmp_path / "outer.py").write_text(outer)
+    code = "from outer import total; print(total(1), sum(total.stats.cache_hits.values()))"
+    assert run_python(tmp_path, code) == "2 0"
+    assert run_python(tmp_path, code) == "2 1"  # from the cache
+    (tmp_path / "inner.py").write_text(f"{header}@compiled\ndef addend():\n    return 2\n")
+    assert run_python(tmp_path, code) == "3 0"

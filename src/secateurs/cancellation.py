@@ -1,4 +1,4 @@
-"""Stopping a search whose result is not wanted any longer: it looks here between its steps.
+"""Cancelling a search from another thread: the engine calls `stop_if_cancelled` between steps and blocks of work.
 
 stop = Event()
 with cancelled_by(stop):
@@ -19,7 +19,7 @@ _stop: ContextVar[Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def cancelled_by(stop: Event) -> Iterator[None]:
-    """Inside the `with`, and in this thread, work stops when the event is set."""
+    """Inside this context, and in this thread, work stops when the event is set."""
     token = _stop.set(stop)
     try:
         yield
@@ -30,8 +30,4 @@ def cancelled_by(stop: Event) -> Iterator[None]:
 def stop_if_cancelled() -> None:
     stop = _stop.get()
     if stop is not None and stop.is_set():
-        raise CancelledError("cancelled: the result is not wanted any longer")
-
-
-def can_be_cancelled() -> bool:
-    return _stop.get() is not None
+        raise CancelledError("the search was cancelled")

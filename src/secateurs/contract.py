@@ -1,7 +1,7 @@
 """`AnyIndex`: the verbs that an index on disk and a collection in shards have in common.
 
-Whoever searches, serves or evaluates an index takes an AnyIndex. `Index` and `ShardedIndex` say how each verb is done;
-signatures, defaults and the encoder are here.
+The service, the lab and the integrations take an AnyIndex. Signatures, defaults and the handling of the encoder are
+here; `Index` and `ShardedIndex` implement the verbs.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ class AnyIndex(ABC):
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
-        `effort` ("fast", "balanced" or "exact") decides what is left open; docs/effort.md says how. `where` is a filter
-        on the metadata, such as "year >= 2020 and lang = 'en'"; docs/living-index.md has its language. `partial` is for
-        shards (docs/cluster.md): with it, a shard that cannot be reached is left out instead of raising
-        ShardsMissingError, and `ranking.stats.shards_missing` counts it. One index is searched on one thread.
+        `effort` ("fast", "balanced" or "exact") decides what is left open: docs/effort.md. `where` is a filter on the
+        metadata, such as "year >= 2020 and lang = 'en'": docs/living-index.md. `partial` is for shards: a shard that
+        cannot be reached is left out, and `ranking.stats.shards_missing` counts it; without `partial`, it raises
+        ShardsMissingError (docs/cluster.md). One index is searched on one thread.
         """
         settings = SearchSettings(
             k=k,
@@ -92,7 +92,7 @@ class AnyIndex(ABC):
     def search_many(
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
-        """A ranking for each query, in their order, on all cores or so many threads. Settings as in `search`."""
+        """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
         if isinstance(queries, str | bytes | EncodedText):
             raise UsageError("search_many takes several queries, such as a list of texts: for one query, use search")
         return searching.search_many(self, queries, SearchSettings.of(settings), threads)
@@ -102,27 +102,27 @@ class AnyIndex(ABC):
         return searching.decide(self.searched(), self.encode_query(query), SearchSettings.of(settings))
 
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
-        """Token by token, why a document has its score, and which query embeddings gather it: as `search` would."""
+        """Token by token: why a document has its score, which query embeddings gather it. Settings as in `search`."""
         return explaining.explain(self, query, docno, SearchSettings.of(settings))
 
     @abstractmethod
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
         """The first stage alone: docnos of the documents that `search` with these settings would score.
 
-        From the cells of one index they come best first.
+        With gather="cells" on one index, the highest approximate score comes first.
         """
 
     @abstractmethod
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
-        """The second stage alone: exact MaxSim of documents that came from anywhere, in their order."""
+        """The second stage alone: the exact MaxSim score of each of the documents, in their order."""
 
     @abstractmethod
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """What MaxSim takes the maxima of, (document tokens, query embeddings); and those tokens' ids."""
+        """The similarities that MaxSim takes the maxima of, (document tokens, query embeddings); and the token ids."""
 
     @abstractmethod
     def searched(self) -> explaining.Explained:
-        """What a search runs over, as it is now."""
+        """The newest open state of the index, which one search uses from beginning to end."""
 
     # Documents
 
@@ -144,41 +144,41 @@ class AnyIndex(ABC):
     def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         """Add documents, as `Index.build` takes them. They are searchable, and safe on disk, when this returns.
 
-        A docno that is there already is an error, and then nothing is added; with `on_bad` that document is skipped.
+        A docno that the index has already is an error, and nothing is added; with `on_bad` that document is skipped.
         """
 
     @abstractmethod
     def update(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
-        """Add documents, each in place of the one that has its docno, if there is one: in one step, in each shard."""
+        """Add documents. A document replaces the document that has its docno: one commit, over shards one per shard."""
 
     @abstractmethod
     def delete(self, docnos: str | Iterable[str]) -> Changes:
-        """Delete documents. Docnos that are not there come back as `missing`."""
+        """Delete documents. Docnos that the index does not have are returned as `missing`."""
 
     @abstractmethod
     def compact(self, *, progress: bool | None = None) -> None:
-        """Rewrite everything that is not deleted, with cells learnt anew. Rankings may improve a little.
+        """Rewrite everything that is not deleted, with new cells. Recall may improve a little.
 
-        Nobody has to call this: changes rewrite what needs it, see docs/living-index.md.
+        Calling this is never necessary: changes rewrite what needs it, see docs/living-index.md.
         """
 
     # State
 
     @abstractmethod
     def refresh(self) -> bool:
-        """Go on to the newest state, if others have changed the index; say whether they had."""
+        """Open the newest state if another process has changed the index; True if it had."""
 
     @abstractmethod
     def info(self) -> dict[str, Any]:
-        """What the index is and holds, in plain values."""
+        """Facts about the index (documents, embeddings, bytes, store, encoder, ...) as plain values."""
 
     @abstractmethod
     def check(self) -> None:
-        """Read every byte, and raise if one differs from what was written, or two parts disagree."""
+        """Read every byte, and raise if a checksum differs or two parts of the index disagree."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of files and processes. A closed index cannot be searched; closing it again does nothing."""
+        """Close files, threads and actors. A closed index cannot be searched; closing it again does nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -209,17 +209,17 @@ class AnyIndex(ABC):
     @property
     @abstractmethod
     def encoder_spec(self) -> Mapping[str, Any]:
-        """What the encoder of the documents said of itself."""
+        """The `spec` of the encoder that encoded the documents."""
 
     @property
     def has_encoder(self) -> bool:
-        """False where the documents brought their embeddings, and queries must too."""
+        """False if the documents brought their embeddings: then queries must bring theirs."""
         return bool(self.encoder_spec["kind"] != "precomputed")
 
     @property
     def encoder(self) -> Encoder:
         """The encoder that the documents were encoded with, loaded when it is first needed."""
-        with self._encoder_lock:  # loaded once, however many threads come for it
+        with self._encoder_lock:  # loaded once, by the first thread that needs it
             if self._encoder is None:
                 spec = self.encoder_spec
                 if spec["kind"] not in _LOADED_BY_NAME:
@@ -233,7 +233,7 @@ class AnyIndex(ABC):
             return self._encoder
 
     def use_encoder(self, encoder: Encoder) -> None:
-        """An encoder that is loaded already, instead of loading it again. It must be the one of the documents."""
+        """Use an encoder that is loaded already. It must have the fingerprint of the documents' encoder."""
         self._check_encoder(encoder)
         self._encoder = encoder
 
@@ -260,15 +260,15 @@ class AnyIndex(ABC):
         return self.encoder.encode_query(query)
 
     def token_text(self, token_id: int) -> str:
-        """The wordpiece of a token id, or its number where the index has no encoder."""
+        """The wordpiece of a token id, or "#" and its number if the index has no encoder."""
         if self._encoder is None and not self.has_encoder:
             return f"#{token_id}"
         return self.encoder.token_text(token_id)
 
     def load(self, query: object = None) -> float:
-        """Have ready what a search for this query needs, and is loaded once: the encoder for a text, and kernels.
+        """Load what a search for this query needs once per process: the encoder (for a text), and the kernels.
 
-        Gives the milliseconds that took.
+        Returns the milliseconds that it took.
         """
         started = perf_counter()
         if isinstance(query, str) and self._encoder is None and self.has_encoder:
@@ -278,7 +278,7 @@ class AnyIndex(ABC):
 
     @abstractmethod
     def _compile(self) -> None:
-        """Have the kernels of a search compiled, if they are not."""
+        """Compile the kernels of a search, if this process has not compiled them."""
 
     def _check_encoder(self, encoder: Encoder) -> None:
         stored = self.encoder_spec
@@ -306,7 +306,7 @@ class AnyIndex(ABC):
 
 
 def _pyterrier() -> Any:
-    """By name, because integrations build on the index and may be missing: the index knows none of them."""
+    """Imported by name: integrations import the index, and the index must not import them."""
     return require(f"{__package__}.integrations.pyterrier", "pyterrier")
 
 

@@ -1,24 +1,22 @@
-"""What a search does where its settings leave it open. All such choices are made here; docs/effort.md explains them.
+"""Settings to a plan: every choice that the settings leave open is made here. docs/effort.md explains them.
 
-`effort` is the one knob most people touch. It sets how many query embeddings gather (`p`), how many cells each looks
-into (`nprobe`), and how many documents are scored exactly (`candidates`):
+`effort` sets how many query embeddings gather (`p`), how many cells each probes (`nprobe`), and how many documents are
+scored exactly (`candidates`):
 
     fast       half of what balanced keeps, 4 at least         nprobe 16    candidates  64
     balanced   all of the query's wordpieces, 4 at least;      nprobe 32    candidates 256
                of those beyond the 16th, half
     exact      every document is scored
 
-A query with many wordpieces spreads its meaning over them, so it keeps more; a passage as a query keeps half of them,
-because the sixteen rarest words of a passage say little of what it is about. In a larger collection more documents
-look alike from afar: beyond 50,000 documents, candidates grow with the root of their number and nprobe with the root
-of that. Four candidates are scored for each hit that is wanted, if that is more; an index with no more documents than
-candidates is scored whole. What is asked for by name is done, and only the rest is chosen. gather="faiss" keeps the
-paper's settings at any effort.
-
-Under a filter (`where`), what matches is scored whole if that is at most twice the candidates: exact, and about
-as fast. If more matches, the matching neighbours lie farther apart than all neighbours do, and nprobe grows with the
-root of how much farther, up to eight times. If fewer than k matching documents are gathered in the end, all that match
-are scored.
+- A query with more wordpieces keeps more of them. Of a very long query (a passage) half of the wordpieces beyond the
+  sixteenth are kept: measured, its sixteen rarest wordpieces find too little.
+- Beyond 50,000 documents, candidates grow with sqrt(documents / 50,000), and nprobe with the root of that factor.
+- At least 4 k candidates are scored. If the index has no more documents than candidates, all are scored.
+- A setting that is given is used as it is. gather="faiss" keeps the paper's settings at any effort.
+- Under a filter (`where`): if at most twice as many documents match as there are candidates, all of them are scored,
+  which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
+  than k matching documents are gathered, all matching documents are scored (search.py).
+- nprobe is at most 1,024, unless it is given.
 """
 
 from __future__ import annotations
@@ -37,6 +35,7 @@ _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
+_MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 
 
 class _Level(NamedTuple):
@@ -56,11 +55,10 @@ def make_plan(
     matching: int | None = None,
     shards: int = 1,
 ) -> SearchPlan:
-    """Settings with nothing left open, for this query and an index so large, built for these ways of gathering.
+    """Settings with nothing left open, for this query and an index of `documents` documents built for `gatherers`.
 
     matching   how many of the documents the filter lets through; None: all
-    shards     over how many shards the documents are spread. `k_prime`, `nprobe` and `candidates` of the plan are then
-               those of each shard
+    shards     how many shards hold the documents. `k_prime`, `nprobe` and `candidates` of the plan are those of a shard
     """
     matching = documents if matching is None else matching
     exact = settings.effort == "exact"
@@ -91,7 +89,7 @@ def make_plan(
         nprobe = _FAISS_NPROBE
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
-        nprobe = round(level.nprobe * _growth(documents // shards) ** 0.5 * farther)
+        nprobe = min(round(level.nprobe * _growth(documents // shards) ** 0.5 * farther), _MOST_NPROBE)
     return SearchPlan(
         k=settings.k,
         p=p,
@@ -106,15 +104,15 @@ def make_plan(
 
 
 def _growth(documents: int) -> float:
-    """What candidates are multiplied by in a large collection; nprobe by its root."""
+    """Factor for candidates in a large collection; its root is the factor for nprobe."""
     return math.sqrt(max(documents / _MANY_DOCUMENTS, 1))
 
 
 def share(wanted: int, shards: int) -> int:
-    """How many of the `wanted` best of a collection one of its shards has to look at.
+    """How many documents a shard must consider so that the shards together consider the `wanted` best of all.
 
-    Documents are spread over shards by a hash, so each holds a fair share of the best, give or take: three standard
-    deviations more than the mean, and hardly ever one is left out.
+    A hash spreads documents over shards, so the number of the best in a shard is about Poisson distributed: the mean
+    plus three standard deviations rarely leaves a document out.
     """
     mean = wanted / shards
     return min(wanted, math.ceil(mean + 3 * math.sqrt(mean)))

@@ -1,4 +1,4 @@
-"""What can go wrong, said so that the reader knows what to do next."""
+"""Errors. Each message says what to do next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class EncoderMismatchError(SecateursError):
 
 
 class ShardsMissingError(SecateursError):
-    """Shards that cannot be reached, and an answer without them was not wanted."""
+    """A shard cannot be reached, and the search was not `partial`."""
 
 
 class PartlyWrittenError(SecateursError):
@@ -39,7 +39,7 @@ class PartlyWrittenError(SecateursError):
 
 
 class CancelledError(SecateursError):
-    """Work that was stopped because nobody waits for it any longer."""
+    """A search that was stopped, because its time was up or its client had gone."""
 
 
 class MissingExtraError(SecateursError, ImportError):

@@ -1,4 +1,4 @@
-"""Why a document has its score, and how it was found, or why it was not."""
+"""Why a document has its score, and which query embeddings gather it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .cancellation import stop_if_cancelled
 from .gather import gatherer
 from .records import EncodedText, SearchSettings, TokenKind
 from .search import Decision, Searchable, Searched, decide, gather, score
@@ -17,7 +18,7 @@ from .storage.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class TokenExplanation:
-    """One query embedding: its place in the importance order, and its best match in the document."""
+    """A query embedding: its place in the importance order, and its best match in the document."""
 
     position: int
     token: str
@@ -25,7 +26,7 @@ class TokenExplanation:
     collection_frequency: int
     importance: int  # 1 is the most important
     kept: bool  # used for gathering
-    gathers: bool  # on its own, it gathers this document (only kept embeddings are asked)
+    gathers: bool  # it alone gathers this document (False for embeddings that are not kept)
     similarity: float  # its share of the score, Eq. 1
     match: str  # the document's token with that similarity
     match_position: int
@@ -35,15 +36,15 @@ class TokenExplanation:
 class Explanation:
     docno: str
     score: float
-    gathered: bool  # some kept embedding finds it
-    rank: int | None  # among the documents that were scored; None if others looked better, or it was not gathered
+    gathered: bool  # at least one kept embedding gathers it
+    rank: int | None  # among the documents that were scored; None if it was not scored
     documents_scored: int
     tokens: tuple[TokenExplanation, ...]  # in order of importance
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the index that holds a document knows about it. Arrays go by position in the query."""
+    """Facts about a document from the index that holds it. Arrays are (query positions,)."""
 
     score: float
     gathers: NDArray[np.bool_]
@@ -54,22 +55,22 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a document does among those that one index would score."""
+    """The place of a document among the documents that one index scores."""
 
-    better: int  # so many come before it
+    better: int  # documents that rank before it
     scored: int
-    is_scored: bool  # it is one of them
+    is_scored: bool  # whether the document itself is scored
 
 
 class Explained(Searched, Protocol):
-    """What a search runs over, asked about one document."""
+    """What a search runs over, with what `explain` needs."""
 
     def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence: ...
 
     def standings(
         self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
     ) -> Sequence[Standing]:
-        """Of the index, or of each shard."""
+        """One for an index, or one for each shard."""
 
 
 class Explainable(Searchable, Protocol):
@@ -115,7 +116,7 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
 
 
 def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, docno: str) -> Evidence:
-    """Its score, and for each query embedding the best match and whether it gathers the document alone."""
+    """The score, and for each query embedding its best match and whether it alone gathers the document."""
     number = snapshot.number(docno)
     segment, number_in_segment = snapshot.place(number)
     query_for_rows = snapshot.store.prepare(query.embeddings)
@@ -126,6 +127,7 @@ def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, do
     gather_with = gatherer(snapshot, decision.plan.gather)
     gathers = np.zeros(len(query), dtype=bool)
     for position in decision.kept.tolist():
+        stop_if_cancelled()
         alone, _ = gather_with.gather(query.embeddings[[position]], every_candidate, decision.matching.allowed)
         gathers[position] = number in alone
     return Evidence(
@@ -138,7 +140,7 @@ def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, do
 
 
 def find_standing(snapshot: Snapshot, query: EncodedText, decision: Decision, own_score: float, docno: str) -> Standing:
-    """In the ranking that the document is or is not in: the same steps as `search.find`, without cutting at k."""
+    """Gather and score as `search.find` does, without cutting at k, and count the documents that rank before it."""
     documents, _, _ = gather(snapshot, query, decision)
     scores = score(snapshot, query, documents)
     better = int((scores > own_score).sum())

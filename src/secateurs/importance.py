@@ -1,19 +1,20 @@
 """Which query embeddings matter most: orders of the query's positions, most important first.
 
 `icf` is the paper's: ascending collection frequency of the embedding's token (Tonellotto & Macdonald, 2021, Sec. 3).
-The rules for everything a frequency cannot rank live here and nowhere else. They go by the kind of token, never by
-its count, because some encoders store CLS and SEP in documents and so give them a frequency:
+Tokens without a meaningful frequency are ordered by their kind, never by a count, because some encoders store CLS and
+SEP in documents and so give them a frequency:
 
     wordpieces  <  unseen wordpieces  <  punctuation  <  CLS  <  markers and SEP  <  MASK
 
 What the paper leaves open, and what we chose (docs/importance.md has the measurements):
-- A wordpiece that the collection never uses has frequency 0 and would come first; but no document has it, so it comes
-  after the wordpieces that some document has.
-- Punctuation is a wordpiece that documents do not store, so its frequency would always be 0 and put it first.
-- Ties go by position. A repeated token keeps both its places, and the pieces of one word are ranked one by one.
+- A wordpiece that no document has comes after the wordpieces that documents have. Its frequency, 0, would put it first.
+- Punctuation comes after all words. Documents do not store it, so its frequency, 0, would put it first.
+- Ties are ordered by position. A repeated token is ranked at both positions, and the pieces of a word one by one.
 """
 
 from __future__ import annotations
+
+import inspect
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +48,7 @@ def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 
 def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:
-    """A shuffle that is always the same for the same query: the control that any order must beat."""
+    """A shuffle that is the same each time for the same query: the control that any order must beat."""
     entropy = [seed, *query.token_ids.astype(np.uint32).tolist()]
     return np.random.default_rng(entropy).permutation(len(query)).astype(np.int64)
 
@@ -56,7 +57,7 @@ def _rarest_first(query: EncodedText, frequency: NDArray[np.int64]) -> Positions
     word = query.token_kinds == TokenKind.WORD
     rank = _RANK_OF_KIND[query.token_kinds]
     unseen = word & (frequency == 0)
-    # A special token's frequency says nothing about the query, so it must not order specials among themselves.
+    # The frequency of a special token says nothing about the query: specials of one kind are ordered by position.
     frequency = np.where(word, frequency, 0)
     position = np.arange(len(query), dtype=np.int64)
     return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
@@ -70,15 +71,27 @@ def order_positions(order: Order, query: EncodedText, frequencies: Frequencies) 
     if not callable(order):
         check_choice("order", order, ORDER_NAMES)
         return ORDERS[order](query, frequencies)
+    _check_signature(order)
+    given = order(query, frequencies)
     try:
-        positions = np.asarray(order(query, frequencies))
-    except TypeError as error:
-        raise UsageError(
-            f"an order function takes (query, frequencies) and returns the query's positions; this one failed: {error}"
-        ) from error
-    if positions.dtype.kind not in "iu" or not np.array_equal(np.sort(positions, axis=None), np.arange(len(query))):
+        positions = np.asarray(given)
+    except ValueError:  # lists of unequal length
+        positions = np.empty(0, dtype=np.int64)
+    if positions.dtype.kind not in "iu" or not np.array_equal(np.sort(positions), np.arange(len(query))):
         raise UsageError(
             f"an order function must return each of the query's {len(query)} positions exactly once, "
-            f"most important first, as whole numbers: this one returned {positions!r:.200}"
+            f"most important first, as whole numbers: this one returned {given!r:.200}"
         )
     return positions.astype(np.int64)
+
+
+def _check_signature(order: OrderFunction) -> None:
+    """Before the call, so that a TypeError inside the user's function is not mistaken for a wrong signature."""
+    try:
+        inspect.signature(order).bind(None, None)
+    except TypeError as error:
+        raise UsageError(
+            f"an order function takes (query, frequencies) and returns the query's positions: {error}"
+        ) from error
+    except ValueError:  # a built-in function that has no signature
+        pass

@@ -48,7 +48,7 @@ class Index(AnyIndex):
     """
 
     def __init__(self, path: str | Path, encoder: Encoder | None = None) -> None:
-        """Open an index. Its own encoder is loaded by the first search with text, unless it is given here."""
+        """Open an index. Its encoder is loaded by the first search for a text, unless it is given here."""
         self._snapshot: Snapshot | None = Snapshot.open(Path(path))
         super().__init__(Path(path), encoder)
 
@@ -71,11 +71,11 @@ class Index(AnyIndex):
                     (see secateurs.corpus)
         encoder     a model's name or folder, an Encoder, or None if every Document brings its embeddings
         store       "int8", "float16" or "residual4": docs/index-format.md compares them
-        gather      what to build for gathering: "cells", "faiss" or both; "exhaustive" needs nothing
+        gather      ways of gathering to build for: "cells", "faiss" or both; "exhaustive" needs nothing
         progress    None shows bars on a terminal, True always, False never
         on_bad      called with a message for each document that cannot be used; without it the first one raises
 
-        Until the build is finished there is no index at `path`, and what was there before stays.
+        An index that is at `path` already stays as it is until the new one is finished.
         """
         gather = (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather))
         check_target(Path(path), overwrite)
@@ -138,7 +138,7 @@ class Index(AnyIndex):
         return self._add(documents, progress, on_bad, replacing=True, encoder=self._documents_encoder())
 
     def add_encoded(self, documents: Sequence[Document], *, replacing: bool) -> Changes:
-        """As `add`, or as `update`, of documents that this index's encoder has encoded elsewhere."""
+        """As `add`, or with `replacing` as `update`, of documents that another process has encoded."""
         return self._add(documents, False, None, replacing=replacing, encoder=None)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
@@ -185,7 +185,7 @@ class Index(AnyIndex):
         check_snapshot(self.snapshot)
 
     def close(self) -> None:
-        self._snapshot = None  # its files are closed when the last search that uses it ends
+        self._snapshot = None  # its files are closed when the last running search ends
 
     @property
     def manifest(self) -> Manifest:
@@ -208,7 +208,7 @@ class Index(AnyIndex):
         return self.snapshot.frequencies
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """By path: a worker process opens the index again. An encoder that has no name goes along."""
+        """By path: a worker process opens the index again. An encoder that cannot be loaded by name is pickled too."""
         encoder = None if self.encoder_spec["kind"] in ("onnx", "st") else self._encoder
         return type(self), (self.path, encoder)
 
@@ -244,7 +244,7 @@ class Index(AnyIndex):
                 self._move_to(writer.snapshot)
 
     def _move_to(self, newest: Snapshot) -> bool:
-        """Forwards only: another thread may have opened something newer meanwhile."""
+        """Replace the snapshot, unless another thread has opened a newer one meanwhile."""
         if newest.manifest.encoder != self.manifest.encoder:
             raise EncoderMismatchError(f"{self.path} was replaced by an index of another encoder: open it again")
         with self._encoder_lock:

@@ -1,8 +1,7 @@
 """Query embedding pruning: gather with the p most important query embeddings (Eq. 4), score with all of them.
 
-`prune` works without an index. Given a query's token ids and kinds, and how often tokens occur in the collection, it
-says which positions to search with, whatever engine then does the searching. `keep` is the pruning step of every
-search of ours.
+`prune` works without an index: from a query's token ids and kinds and the token frequencies of a collection, it gives
+the positions to search with, for any engine. `keep` is the pruning step of every search in search.py.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from .records import EncodedText, Order, Positions, check_p
 def prune(query: EncodedText, frequencies: Frequencies, p: int | None = 3, order: Order = "icf") -> Positions:
     """The positions to gather with, most important first. `p=None`, or p beyond the query's length, keeps all.
 
-    The query itself is left whole: its embeddings are needed again for scoring.
+    The query itself is not shortened: scoring needs all of its embeddings.
     """
     return keep(order_positions(order, query, frequencies), p)
 

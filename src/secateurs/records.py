@@ -1,4 +1,4 @@
-"""The nouns every step shares, in the order in which a query meets them."""
+"""The records that all steps share: encoded texts, documents, settings, plans, rankings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .frequencies import Frequencies
 
 
 class TokenKind(IntEnum):
-    """What a position holds. Steps after the encoder look at kinds, never at a vocabulary's ids."""
+    """The kind of token at a position. Steps after the encoder use kinds, never the ids of a vocabulary."""
 
     WORD = 0  # a wordpiece of the text
     PUNCTUATION = 1  # a wordpiece that documents do not store
@@ -38,7 +38,7 @@ class EncodedText:
     cut: int = 0
 
     def __post_init__(self) -> None:
-        # Arrays may come straight from a user, so that they are checked here, once for every path.
+        # Arrays may come from a user: they are checked here, for every path.
         embeddings = _as_array("embeddings", self.embeddings, np.float32)
         if embeddings.ndim != 2:
             raise UsageError(f"embeddings must be a (positions, dim) matrix, not of shape {embeddings.shape}")
@@ -65,7 +65,7 @@ _KINDS = "token_kinds must be values of TokenKind: " + ", ".join(f"{kind.value} 
 
 
 def _as_array(name: str, given: object, dtype: Any) -> NDArray[Any]:
-    """The array in the type that is stored; a number that does not fit that type is an error, not another number."""
+    """The array in the type that is stored. A number that does not fit into that type is an error."""
     try:
         array = np.asarray(given)
     except ValueError as error:
@@ -81,9 +81,9 @@ def _as_array(name: str, given: object, dtype: Any) -> NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One thing to index: the user's own stable name, its text, and any JSON object about it.
+    """A document: the user's stable name for it, its text, and a JSON object of metadata.
 
-    With `encoded` the document brings its embeddings along and no encoder runs.
+    With `encoded` the document brings its embeddings, and no encoder runs.
     """
 
     docno: str
@@ -95,7 +95,7 @@ class Document:
 Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important first
 OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 
-# What settings may be, as types, so that editors complete them; the tuples are the same words.
+# The words that settings take, as types, so that editors complete them; and as tuples.
 OrderName = Literal["icf", "idf", "first", "random"]
 GatherName = Literal["cells", "faiss", "exhaustive"]
 GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
@@ -124,7 +124,7 @@ def check_docno(docno: object) -> None:
 
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
 class SearchSettings:
-    """How to search. The same words, with the same defaults, on every surface; effort.py fills in what is left open."""
+    """How to search. Every surface has the same names and defaults; effort.py decides what is left open."""
 
     k: int = 10  # hits wanted
     p: int | Literal["auto", "all"] | None = "auto"  # query embeddings to gather with; None, or "all": all of them
@@ -135,12 +135,12 @@ class SearchSettings:
     candidates: int | None = None  # cells: documents that are scored exactly
     effort: EffortName = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
     where: str | None = None  # which documents may be found: see storage/filters.py
-    frequencies: FrequenciesName = "collection"  # token frequencies of which documents decide the order
-    partial: bool = False  # over shards: leave out those that cannot be reached, instead of failing
+    frequencies: FrequenciesName = "collection"  # whose token frequencies decide the order
+    partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
 
     def __post_init__(self) -> None:
         if self.p == "all":
-            object.__setattr__(self, "p", None)  # one word for it from here on
+            object.__setattr__(self, "p", None)  # the same in one form
         if self.p != "auto":
             check_p(self.p)
         for name in ("k", "k_prime"):
@@ -178,7 +178,7 @@ class SearchPlan:
     k: int
     p: int | None  # None: all query embeddings
     order: Order
-    gather: str  # over shards that did not all gather in the same way: their ways, with + between them
+    gather: str  # over shards that gathered in different ways: the ways, joined by "+"
     k_prime: int
     nprobe: int
     candidates: int
@@ -205,10 +205,10 @@ class SearchStats:
     documents_gathered: int  # found by a kept embedding
     documents_scored: int  # of those, scored exactly
     documents_in_index: int
-    documents_matching: int  # of those, what `where` lets through
-    milliseconds: Mapping[str, float]  # encode, filter, prune, gather, score, fetch; over shards, the slowest; cluster
-    loading_milliseconds: float = 0.0  # before the search: the model, and kernels that this process had not compiled
-    shards_missing: int = 0  # that could not be reached: their documents are not in the ranking
+    documents_matching: int  # of those, the ones that `where` lets through
+    milliseconds: Mapping[str, float]  # encode, filter, prune, gather, score, fetch; over shards the slowest; cluster
+    loading_milliseconds: float = 0.0  # before the search: loading the model, compiling the kernels
+    shards_missing: int = 0  # shards that could not be reached: their documents are not in the ranking
 
     @property
     def total_milliseconds(self) -> float:
@@ -216,7 +216,7 @@ class SearchStats:
 
     @property
     def search_milliseconds(self) -> float:
-        """All but the encoder, which does the same work pruned or not."""
+        """Everything but encoding, which takes the same time pruned or not."""
         return self.total_milliseconds - self.milliseconds["encode"]
 
 

@@ -2,8 +2,8 @@
 
 encode -> filter -> plan -> order -> prune -> gather -> score -> rank
 
-`search` decides, once for the whole collection, what is done (`decide`), and has it done (`find`): by a snapshot of one
-index, or by each shard, whose rankings are merged.
+`search` makes all decisions once, for the whole collection (`decide`), and then gathers, scores and ranks (`find`): in
+one snapshot, or in each shard, whose rankings are merged.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from .storage.documents import StoredDocument
 from .storage.snapshot import Snapshot
 from .threads import in_order
 
+_PAIRS_AT_ONCE = 1 << 21  # documents times query embeddings between two looks whether the search was cancelled
+
 
 class Matching(NamedTuple):
-    """What a filter lets through."""
+    """The documents that a filter lets through; without a filter, all of them."""
 
-    documents: int  # so many
-    frequencies: Frequencies  # that decide the order
-    allowed: NDArray[np.bool_] | None = None  # which documents may be found; None: all, or only the shards know
+    documents: int  # how many
+    frequencies: Frequencies  # token frequencies that decide the order
+    allowed: NDArray[np.bool_] | None = None  # (documents,); None: all, or over shards known by each shard only
 
 
 class Decision(NamedTuple):
-    """Everything that is decided before the first document is looked at."""
+    """Everything that is decided before gathering."""
 
     plan: SearchPlan
     ordered: Positions  # all positions of the query, most important first
@@ -47,17 +49,17 @@ class Decision(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The k best documents, and how they were found."""
+    """The k best documents, and what it took to find them."""
 
     hits: tuple[Hit, ...]
     gathered: int  # documents that a kept embedding found
     scored: int  # of those, scored exactly
-    plan: SearchPlan  # what was done, where it is not what was planned
+    plan: SearchPlan  # what was done: it differs from the decision's plan after a fallback to exhaustive
     shards_missing: int = 0
 
 
 class Searched(Protocol):
-    """What a search runs over: a snapshot of one index (OneIndex, below), or all shards of a collection."""
+    """What a search runs over: a snapshot of one index (OneIndex, below), or the shards of a collection."""
 
     def __len__(self) -> int: ...
 
@@ -112,7 +114,7 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
 def search_many(
     index: Searchable, queries: Iterable[str | EncodedText], settings: SearchSettings, threads: int | None = None
 ) -> Iterator[Ranking]:
-    """Rankings in the order of the queries, several at a time: kernels and encoder work outside Python's lock."""
+    """Rankings in the order of the queries, on several threads: kernels and encoder release Python's lock."""
     return in_order(search, ((index, query, settings) for query in queries), threads)
 
 
@@ -131,7 +133,7 @@ def decide(
 
 
 class OneIndex:
-    """A snapshot, as a search sees it."""
+    """A snapshot behind the protocol `Searched`."""
 
     shards = 1
 
@@ -158,7 +160,6 @@ def find(snapshot: Snapshot, query: EncodedText, decision: Decision, watch: Stop
     """Gather, score and rank."""
     documents, gathered, plan = gather(snapshot, query, decision)
     watch.lap("gather")
-    stop_if_cancelled()
     scores = score(snapshot, query, documents, decision.ordered, plan.k)
     watch.lap("score")
     hits = rank(snapshot, documents, scores, plan.k)
@@ -190,19 +191,25 @@ def score(
     """Eq. 1 with all query embeddings. With k, only the k best need be right; `ordered` makes that faster."""
     if len(documents) == 0:
         return np.empty(0)
-    return snapshot.score(snapshot.store.prepare(query.embeddings, ordered), documents, k)
+    prepared = snapshot.store.prepare(query.embeddings, ordered)
+    at_once = max(_PAIRS_AT_ONCE // max(len(query), 1), 1)
+    scores = np.empty(len(documents))
+    for first in range(0, len(documents), at_once):
+        stop_if_cancelled()
+        scores[first : first + at_once] = snapshot.score(prepared, documents[first : first + at_once], k)
+    return scores
 
 
 def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:
-    """The k best; equal scores go by docno, so that a ranking never depends on luck."""
+    """The k best. Equal scores are ordered by docno, so that a ranking is deterministic."""
     if len(scores) > k:
-        # Keep every document that ties with the k-th, and let the docnos decide.
+        # Keep every document that ties with the k-th: docnos decide among them.
         contending = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
         documents, scores = documents[contending], scores[contending]
     contenders: list[tuple[float, str, StoredDocument]] = []
     for segment, places, local in snapshot.by_segment(documents):
         numbers, minus = local.tolist(), (-scores[places]).tolist()
-        if len(numbers) > 2 * k:  # very many ties: the docnos alone settle them before any text is read
+        if len(numbers) > 2 * k:  # very many ties: read the docnos alone before any text
             ranked = sorted(zip(minus, segment.documents.docnos(numbers), numbers, strict=True))[:k]
             numbers, minus = [number for _, _, number in ranked], [score for score, _, _ in ranked]
         stored = segment.documents.get(numbers)
@@ -216,11 +223,11 @@ _compiling = Lock()
 
 
 def compile_kernels(snapshot: Snapshot) -> None:
-    """Kernels are compiled, or read from a cache, by their first call: here, so that no search is timed with it."""
+    """Call every kernel once. The first call compiles it or reads the cache, which no search's time should include."""
     with _compiling:
         for name in snapshot.gatherers:
             if name == "exhaustive" or (name, snapshot.manifest.store) in _compiled or not snapshot.embedded:
-                continue  # exhaustive gathering would read the whole index, and has no kernel of its own
+                continue  # exhaustive gathering has no kernel, and would read the whole index
             dim = snapshot.manifest.dim
             query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
             searched = OneIndex(snapshot)

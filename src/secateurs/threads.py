@@ -18,7 +18,7 @@ _granted: ContextVar[int | None] = ContextVar("granted", default=None)
 
 
 def usable_cores() -> int:
-    """The cores this process may use, which in a container can be fewer than the machine has; or those granted."""
+    """The cores this process may use: in a container fewer than the machine has; inside `granted_cores`, as many."""
     granted = _granted.get()
     if granted is not None:
         return granted
@@ -30,7 +30,7 @@ def usable_cores() -> int:
 
 @contextmanager
 def granted_cores(count: int) -> Iterator[None]:
-    """Within, and in this thread, `usable_cores` are so many: a scheduler has promised the others to somebody else."""
+    """Inside this context, and in this thread, `usable_cores` returns `count`: for tasks under a scheduler."""
     token = _granted.set(count)
     try:
         yield
@@ -41,7 +41,7 @@ def granted_cores(count: int) -> Iterator[None]:
 def in_order(
     work: Callable[..., _T], items: Iterable[tuple[Any, ...]], threads: int | None = None, ahead: int = _AHEAD
 ) -> Iterator[_T]:
-    """work(*item) for every item, in the order of the items. What has not begun is dropped when nobody reads on."""
+    """work(*item) for every item, in the order of the items. If the caller stops reading, the rest is cancelled."""
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
     return _in_order(work, items, threads or usable_cores(), ahead)

@@ -1,4 +1,4 @@
-"""Text to embeddings. Every encoder answers to the same five names, and labels each position by kind."""
+"""Text to embeddings. Every encoder implements the protocol `Encoder`, and labels each position by kind."""
 
 from __future__ import annotations
 

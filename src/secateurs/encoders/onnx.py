@@ -5,10 +5,10 @@ embedded and scored but not attended to. A query with more wordpieces than that 
 gets no MASKs, up to `query_limit` positions. A document is   [CLS] [D] wordpieces [SEP]   with at most
 `document_limit` positions, less the punctuation. What a limit cuts is counted in `EncodedText.cut`.
 
-Every text runs through the network alone. The int8 backbone scales its activations over the whole batch, so in a
+Every text runs through the network by itself. The int8 backbone scales its activations over the whole batch, so in a
 batch a document's embeddings would depend on its neighbours (cosine 0.998 on average, 0.84 at worst, measured by
-benchmarks/encoding.py); alone they are a function of the text, there is no padding, and it costs little speed, because
-the cores work on different documents.
+benchmarks/encoding.py). By itself, its embeddings are a function of the text, there is no padding, and it costs little
+speed, because the cores work on different documents.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class OnnxEncoder:
 
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self._tokenizer.encode_special_tokens = True  # "[MASK]" in somebody's text is text
+        self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
         named = {
             name: self._tokenizer.token_to_id(getattr(self.settings, name))
             for name in ("cls", "sep", "mask", "query_marker", "document_marker")

@@ -1,4 +1,4 @@
-"""What an index needs of an encoder."""
+"""The protocol that every encoder implements."""
 
 from __future__ import annotations
 

@@ -67,14 +67,14 @@ class SentenceTransformersEncoder:
         return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:
-        with self._lock:  # a tokenizer takes new settings with every call, and two threads would mix theirs
+        with self._lock:  # every call changes the tokenizer's settings, so two threads must not call at once
             features = self._model.encode_query([text], output_value=None, show_progress_bar=False)[0]
             return self._to_encoded(text, features, "query")
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
         remaining = iter(texts)
         while chunk := list(islice(remaining, _READ_AHEAD)):
-            with self._lock:  # not while a chunk is handed over: whoever takes it may search meanwhile
+            with self._lock:  # released before the chunk is yielded: the caller may search meanwhile
                 features = self._model.encode_document(
                     chunk, output_value=None, batch_size=_BATCH, show_progress_bar=False
                 )

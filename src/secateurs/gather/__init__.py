@@ -19,16 +19,16 @@ class Gatherer(Protocol):
     def gather(
         self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
-        """Numbers of the documents to score, each once, none without embeddings; and how many it chose them from.
+        """Numbers of the documents to score, each once, all with embeddings; and from how many they were chosen.
 
-        `allowed` tells for each document whether it may be found at all.
+        allowed   (documents,): which documents may be gathered; None: all
         """
 
 
 def gatherer(snapshot: Snapshot, name: str) -> Gatherer:
-    """The snapshot's gatherer of that name, opened once, however many threads come for it."""
-    made: Gatherer = snapshot.keep(f"gather {name}", lambda: _open(snapshot, name))
-    return made
+    """The snapshot's gatherer of that name, opened when it is first needed."""
+    opened: Gatherer = snapshot.keep(f"gather {name}", lambda: _open(snapshot, name))
+    return opened
 
 
 def _open(snapshot: Snapshot, name: str) -> Gatherer:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..records import SearchPlan
 from ..storage.snapshot import Snapshot
 
@@ -43,6 +44,7 @@ class FaissGatherer:
         faiss.omp_set_num_threads(1)  # one query, one thread
         try:
             for first, documents, index in self._segments:
+                stop_if_cancelled()
                 allowed_here = None if allowed is None else allowed[first : first + documents]
                 parameters = _parameters(index, plan.nprobe, allowed_here)
                 distances, numbers = index.search(embeddings, k_prime, params=parameters)

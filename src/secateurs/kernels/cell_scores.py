@@ -1,4 +1,12 @@
-"""Approximate scores of documents from the cells that they have embeddings in."""
+"""Approximate scores of documents from the cells that they have embeddings in.
+
+For each query embedding, a document gets points for the best probed cell that lists it: the similarity of that cell,
+minus the similarity of the nearest cell that was not probed. `add_points` adds them up over query embeddings;
+`take_points` turns the sums into sortable keys and clears the sums.
+
+`seen` and `sums` are two views of one (documents, 2) array, so that a document costs one cache line: seen[:, 0] is the
+number of the last query embedding that listed the document, sums[:, 1] its points.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +17,8 @@ from .simd import compiled
 
 
 @compiled
-def add_up(
+def add_points(
+    first: int,
     cells: NDArray[np.int32],
     products: NDArray[np.int32],
     nprobe: int,
@@ -18,35 +27,46 @@ def add_up(
     listed: NDArray[np.int32],
     seen: NDArray[np.int32],
     sums: NDArray[np.float32],
-    allowed: NDArray[np.bool_],
-    last: int,
     found: NDArray[np.int64],
+    count: int,
 ) -> int:
-    """Approximate scores of one segment's documents; found[i] becomes (score's bits, last - document).
+    """Points of the documents of one segment for some query embeddings, of which `first` came before.
 
-    `seen` and `sums` are two views of one (documents, 2) array, so that a document costs one cache line: in seen[:, 0]
-    the last query embedding that saw the document, in sums[:, 1] its score above that of a document nobody saw. Bits
-    of positive floats order like the floats. Both are left zero. An empty `allowed` allows every document.
+    cells, products are (query embeddings, nprobe or nprobe + 1), best first. Documents that no earlier embedding listed
+    go to found[count:]; gives the new count.
     """
-    count = 0
     nothing = np.float32(0)
     for i in range(len(cells)):
         lowest = products[i, products.shape[1] - 1]
         for j in range(nprobe):
-            gain = np.float32(unit[i] * (products[i, j] - lowest))
+            points = np.float32(unit[i] * (products[i, j] - lowest))
             for at in range(offsets[cells[i, j]], offsets[cells[i, j] + 1]):
                 document = listed[at]
                 last_seen = seen[document, 0]
-                found[count] = document  # kept only if it is new: nothing here branches on what no CPU can guess
+                # Written always, counted only if it is new: a branch that no CPU can predict would cost more.
+                found[count] = document
                 count += last_seen == 0
-                sums[document, 1] += gain if last_seen != i + 1 else nothing  # cells come best first: the first counts
-                seen[document, 0] = i + 1
-    everyone = len(allowed) == 0
+                # Cells come best first: only the first cell of this embedding that lists the document counts.
+                sums[document, 1] += points if last_seen != first + i + 1 else nothing
+                seen[document, 0] = first + i + 1
+    return count
+
+
+@compiled
+def take_points(
+    found: NDArray[np.int64], count: int, seen: NDArray[np.int32], allowed: NDArray[np.bool_], last: int
+) -> int:
+    """Each found[i] becomes a key, (bits of its points, last - document), if the document is allowed; gives how many.
+
+    Bits of positive floats order like the floats. An empty `allowed` allows every document. `seen` and the points are
+    left zero.
+    """
+    allow_all = len(allowed) == 0
     kept = 0
     for i in range(count):
         document = found[i]
         found[kept] = (np.int64(seen[document, 1]) << 32) | (last - document)
-        kept += everyone or allowed[document]
+        kept += allow_all or allowed[document]
         seen[document, 0] = 0
         seen[document, 1] = 0
     return kept

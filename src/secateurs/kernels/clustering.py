@@ -1,12 +1,12 @@
 """Token-aware cells: one small k-means per token type.
 
-Embeddings of one wordpiece lie together, so clustering each type by itself needs a few comparisons per embedding where
-one k-means over everything needs one per cell; and a cell holds nearly one word, which is what an order by token
-frequency wants. A type gets cells by how often it occurs and how far its embeddings spread. A type with very many
-cells is split in two steps, so that a collection without token ids (one type for everything) is only the extreme case.
+Embeddings of one wordpiece are close to each other, so clustering each type separately needs a few comparisons per
+embedding, where one k-means over all embeddings needs one per cell. A cell then holds nearly one word, which suits an
+order by token frequency. A type gets cells by how often it occurs and how far its embeddings spread. A type with very
+many cells is split in two steps; a collection without token ids has one type for everything and is clustered that way.
 
-All arithmetic is on int8 rows around the collection's mean, in integers: the same cells on any machine, whatever the
-number of threads. In memory are one number per embedding, the centroids, and a batch of rows per thread.
+All arithmetic is on int8 rows around the collection's mean, in integers: the cells are the same on any machine and for
+any number of threads. In memory are one number per embedding, the centroids, and a batch of rows per thread.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SPREAD_SAMPLE = 32  # rows that tell how far a type spreads
 
 
 class Clusters(NamedTuple):
-    """Some cells: their centroids, and the rows that belong to them, cell after cell."""
+    """Cells: their centroids, and the rows that belong to them, cell after cell."""
 
     centroids: NDArray[np.int8]  # (cells, dim)
     sizes: NDArray[np.int64]  # (cells,)
@@ -84,20 +84,20 @@ def _counting_sort(
 
 
 def _budgets(read: Read, order: NDArray[Any], bounds: NDArray[np.int64], cells: int) -> NDArray[np.int64]:
-    """Clusters per type: one each, and the rest by frequency times spread. None has fewer than four rows per cell."""
+    """Cells per type: one each, and the rest by frequency times spread; at least four rows per cell."""
     counts = np.diff(bounds)
     weight = np.zeros(len(counts), dtype=np.int64)  # integers: the same on any machine
     for first in range(0, len(counts), 1024):
-        some = slice(first, first + 1024)
-        sampled = np.minimum(counts[some], _SPREAD_SAMPLE)
+        types = slice(first, first + 1024)
+        sampled = np.minimum(counts[types], _SPREAD_SAMPLE)
         edges = np.concatenate([[0], np.cumsum(sampled)])
         within = np.arange(edges[-1]) - np.repeat(edges[:-1], sampled)
-        step = within * np.repeat(counts[some], sampled) // np.repeat(sampled, sampled)
-        rows = read(order[np.repeat(bounds[:-1][some], sampled) + step]).astype(np.int64)
+        step = within * np.repeat(counts[types], sampled) // np.repeat(sampled, sampled)
+        rows = read(order[np.repeat(bounds[:-1][types], sampled) + step]).astype(np.int64)
         sums = np.add.reduceat(rows, edges[:-1], axis=0)
         squares = np.add.reduceat((rows**2).sum(axis=1), edges[:-1])
         variance = (squares - (sums**2).sum(axis=1) / sampled) / sampled
-        weight[some] = counts[some] * np.sqrt(np.maximum(variance, 0)).round(3) * 1000
+        weight[types] = counts[types] * np.sqrt(np.maximum(variance, 0)).round(3) * 1000
     spare = max(cells - len(counts), 0)
     share = 1 + (spare * (weight / max(int(weight.sum()), 1))).astype(np.int64)
     budgets: NDArray[np.int64] = np.minimum(share, -(-counts // 4))
@@ -126,7 +126,7 @@ def _batches(
 
 
 def _split(read: Read, rows: Rows, budget: int, threads: int | None, depth: int = 0) -> Iterator[tuple[Rows, int]]:
-    """A large budget in parts that are each small enough. Rows that no step can tell apart end up in one."""
+    """A large budget in parts that are small enough. Rows that are all equal stay in one part."""
     if budget <= _MOST_CELLS_AT_ONCE or depth == _DEEPEST:
         yield rows, min(budget, _MOST_CELLS_AT_ONCE)
         return
@@ -200,11 +200,11 @@ def _k_means(
     for t in range(len(budgets)):
         cells = budgets[t]
         count = bounds[t + 1] - bounds[t]
-        own = vectors[bounds[t] : bounds[t + 1]]
+        type_vectors = vectors[bounds[t] : bounds[t + 1]]
         sampled = min(count, cells * _ROWS_PER_CELL)
         sample = np.empty((sampled, dim), dtype=np.int8)
         for i in range(sampled):
-            sample[i] = own[i * count // sampled]
+            sample[i] = type_vectors[i * count // sampled]
         blocks = (cells + LANES - 1) // LANES
         packed = np.zeros(blocks * groups * 4 * LANES, dtype=np.int8)
         start = np.full(blocks * LANES, np.int32(-(2**30)), dtype=np.int32)
@@ -237,7 +237,7 @@ def _k_means(
         if cells == 1:
             home[bounds[t] : bounds[t + 1]] = first
         else:
-            _nearest(own, packed, start, home[bounds[t] : bounds[t + 1]])
+            _nearest(type_vectors, packed, start, home[bounds[t] : bounds[t + 1]])
             for i in range(bounds[t], bounds[t + 1]):
                 home[i] += first
         first += cells
@@ -245,7 +245,7 @@ def _k_means(
 
 @compiled
 def _put(vector: NDArray[np.int8], place: int, packed: NDArray[np.int8], start: NDArray[np.int32]) -> None:
-    """One centroid into its lane, as `_starts` does for many."""
+    """A centroid into its lane, as `_starts` does for many."""
     groups = len(vector) // 4
     base = (place // LANES) * groups * 4 * LANES + (place % LANES) * 4
     total, squared = np.int64(0), np.int64(0)

@@ -3,9 +3,9 @@
 `score` is the fast way, over stored rows; `maxsim` is its plain twin over float32, for reading and for checking. A
 document without embeddings has nothing to match and scores minus infinity; callers never gather one.
 
-int8 rows are scored where they lie, sixteen query embeddings at a time, and only the running maxima are written. After
-each sixteen a document is given up if the most that the rest can still add (see `bounds_of_the_rest`) leaves it
-outside the k best so far. Its score is then minus infinity; no other score, and no ranking, changes.
+int8 rows are scored in place, sixteen query embeddings at a time, and only the running maxima are written. After each
+sixteen, the kernel drops a document if the most that the other query embeddings can add (see `bounds_of_the_rest`)
+leaves it outside the k best so far. A dropped document scores minus infinity; no other score, and no ranking, changes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from .heap import replace_lowest
 from .simd import (
     LANES,
     compiled,
@@ -28,12 +29,27 @@ from .simd import (
     multiply_add,
     pack,
     prefetch,
+    round_query,
     splat,
     store,
 )
 
 _ROWS_PER_BLOCK = 8192  # products of one block, (8192, 32) float32 = 1 MiB, stay in the second-level cache
-_MANY = 2000  # documents from which on it pays to look for the hopeless ones
+_MANY = 2000  # documents from which on dropping documents early saves time
+
+# What bounds one later query embedding m by its nearest among the first sixteen, j: see bounds_of_the_rest.
+REST = np.dtype(
+    [
+        ("nearest", np.int64),  # j
+        ("along", np.float64),  # a / |j|
+        ("across", np.float64),  # |v|
+        ("inverse_length", np.float64),  # 1 / |j|; 0 where j says nothing about m
+        ("turning_point", np.float64),  # the largest y that counts
+        ("longest", np.float64),  # the longest stored embedding
+        ("hidden_nearest", np.float64),  # what rounding can have hidden from the similarity with j
+        ("hidden", np.float64),  # what rounding can have hidden from the similarity with m
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +66,10 @@ class Int8Query:
     exact: NDArray[np.float32]  # (query embeddings, dim)
     reach: tuple[float, float] | None  # the longest stored embedding, the largest distance of one from the centre
 
-    def bounds(self) -> NDArray[np.float64]:
-        """Of the rest, or none if this cannot or need not be known."""
+    def bounds(self) -> NDArray[np.void]:
+        """Of the query embeddings after the first sixteen lanes; empty without `reach`."""
         if self.reach is None or len(self.positions) <= LANES:
-            return np.zeros((8, 0))
+            return np.zeros(0, dtype=REST)
         lost = np.linalg.norm(self.exact - self.rounded * self.unit[:, None], axis=1)
         hidden = lost[self.positions] * self.reach[1]
         return bounds_of_the_rest(self.exact[self.positions].astype(np.float64), hidden, self.reach[0])
@@ -85,7 +101,7 @@ def score(
     """The same scores from stored rows. With `k`, a document that cannot be among the k best may get minus infinity."""
     scores = np.zeros(len(starts))
     if isinstance(query, Int8Query):
-        best, bounds = np.empty(0), np.zeros((8, 0))
+        best, bounds = np.empty(0), np.zeros(0, dtype=REST)
         if k is not None and len(starts) >= max(_MANY, k):
             best, bounds = np.full(k, -np.inf), query.bounds()  # a heap, the lowest in front
         positions = query.positions
@@ -93,12 +109,12 @@ def score(
         if isinstance(rows, np.ndarray) and rows.shape[1] % 4 == 0:
             _score_int8(rows, starts, ends, *lanes, scores)
         else:
-            for some, block, edges in _blocks(rows, starts, ends):
-                _score_int8(whole_dwords(block), edges[:-1], edges[1:], *lanes, scores[some])
+            for documents, block, edges in _blocks(rows, starts, ends):
+                _score_int8(whole_dwords(block), edges[:-1], edges[1:], *lanes, scores[documents])
     elif query.count:
-        for some, block, edges in _blocks(rows, starts, ends):
+        for documents, block, edges in _blocks(rows, starts, ends):
             products = np.asarray(numkong.dots_packed(block, query.packed))  # (rows, query embeddings)
-            _sum_of_maxima(products, edges, scores[some])
+            _sum_of_maxima(products, edges, scores[documents])
     scores[starts == ends] = -np.inf
     return scores
 
@@ -113,12 +129,6 @@ def similarities(query: PreparedQuery, rows: NDArray[Any]) -> NDArray[np.float64
     return np.asarray(numkong.dots_packed(rows, query.packed)).astype(np.float64)
 
 
-def round_query(query: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
-    """Query embeddings as int8, each with a step of its own, and these steps."""
-    reach = np.abs(query).max(axis=1, initial=1e-12).astype(np.float64)  # (query embeddings,)
-    return np.rint(query * (127 / reach)[:, None]).astype(np.int8), reach / 127
-
-
 def prepare_int8(
     query: NDArray[np.float32],
     centre: NDArray[np.float32],
@@ -128,9 +138,9 @@ def prepare_int8(
 ) -> Int8Query:
     """Round a query for rows that are  (embedding - centre) / step.
 
-    positions   the most telling first, so that a hopeless document shows early
-    reach       the longest stored embedding, and the largest distance of one from the centre; without it no document
-                is given up early
+    positions   the order of the lanes, most important first, so that a document that cannot win is dropped early
+    reach       the longest stored embedding, and the largest distance of an embedding from the centre; without it no
+                document is dropped early
     """
     rounded, unit = round_query(query)
     if positions is None:
@@ -139,15 +149,15 @@ def prepare_int8(
     return Int8Query(rounded, unit, unit * step, bias, positions, *pack(rounded[positions]), query, reach)
 
 
-def bounds_of_the_rest(query: NDArray[np.float64], hidden: NDArray[np.float64], longest: float) -> NDArray[np.float64]:
-    """Numbers that bound each later query embedding m by the similarity of its nearest among the first sixteen, j.
+def bounds_of_the_rest(query: NDArray[np.float64], hidden: NDArray[np.float64], longest: float) -> NDArray[np.void]:
+    """For each query embedding m after the first sixteen, a bound by its nearest among the first sixteen, j: (rest,).
 
-    Split m along and across j, m = a j + v. If no embedding e of a document has j . e above y, then none has
+    Split m along and across j, m = a j + v. If y is the largest j . e over the embeddings e of a document, then
 
-        m . e  =  a (j . e) + v . e   above   a y + |v| sqrt(longest^2 - (y / |j|)^2)
+        m . e  =  a (j . e) + v . e   <=   a y + |v| sqrt(longest^2 - (y / |j|)^2)
 
-    for y up to a |j|^2 longest / |m|, where this reaches its most, |m| longest. `hidden` is what the rounding of the
-    query can have hidden from a similarity. Rows: j, a, |v|, 1 / |j|, the most y, longest, hidden of j, hidden of m.
+    for y up to a |j|^2 longest / |m|, the turning point, where the bound reaches its maximum |m| longest. `hidden` is
+    what the rounding of the query can have hidden from each similarity.
     """
     first, rest = query[:LANES], query[LANES:]
     length = np.maximum(np.linalg.norm(first, axis=1), 1e-12)
@@ -157,10 +167,16 @@ def bounds_of_the_rest(query: NDArray[np.float64], hidden: NDArray[np.float64], 
     whole = np.maximum(np.linalg.norm(rest, axis=1), 1e-12)
     length = length[near]
     across = np.sqrt(np.maximum(whole**2 - along**2, 0))
-    most = along * length * longest / whole
-    inverse = np.where(along > 0, 1 / length, 0)  # turned away from all of the first: y says nothing about m
-    everywhere = np.full(len(rest), longest)
-    return np.stack([near, along / length, across, inverse, most, everywhere, hidden[near], hidden[LANES:] + 1e-6])
+    bounds = np.zeros(len(rest), dtype=REST)
+    bounds["nearest"] = near
+    bounds["along"] = along / length
+    bounds["across"] = across
+    bounds["inverse_length"] = np.where(along > 0, 1 / length, 0)  # m turned away from all of the first sixteen: 0
+    bounds["turning_point"] = along * length * longest / whole
+    bounds["longest"] = longest
+    bounds["hidden_nearest"] = hidden[near]
+    bounds["hidden"] = hidden[LANES:] + 1e-6
+    return bounds
 
 
 def _blocks(
@@ -196,26 +212,26 @@ def _score_int8(
     positions: NDArray[np.int64],
     scale: NDArray[np.float64],
     bias: NDArray[np.float64],
-    bounds: NDArray[np.float64],
+    bounds: NDArray[np.void],
     best: NDArray[np.float64],
     scores: NDArray[np.float64],
 ) -> None:
-    """Scores of documents where their rows lie.
+    """Scores of documents from their rows in place.
 
     The similarities are added in the order of the query's positions, so that a score depends neither on what else is
     scored nor on the lanes' order.
     """
     blocks = len(start) // LANES
     count = len(positions)
-    stride = 1 if bounds.shape[1] else 2  # blocks between two chances to give up
+    stride = 1 if len(bounds) else 2  # blocks between two chances to drop the document
     products = np.empty((blocks + 1) * LANES, dtype=np.int32)
     similarity = np.empty(count)
     by_position = np.empty(count)
     most = np.empty(count)
     for i in range(len(starts)):
         following = starts[min(i + 1, len(starts) - 1)]
-        hope = 0.0
-        given_up = False
+        upper_bound = 0.0
+        dropped = False
         for block in range(0, blocks, stride):
             if stride == 1 or block + 1 == blocks:
                 _sixteen_maxima(rows, starts[i], ends[i], following, packed, start, block, products)
@@ -224,19 +240,20 @@ def _score_int8(
             first, last = block * LANES, min((block + stride) * LANES, count)
             for at in range(first, last):
                 similarity[at] = scale[at] * products[at] + bias[at]
-            if bounds.shape[1] == 0:
+            if len(bounds) == 0:
                 continue
             for at in range(first, last):
-                hope += similarity[at] - (most[at] if block else 0.0)
-            for m in range(bounds.shape[1]) if block == 0 else range(0):
-                y = min(similarity[int(bounds[0, m])] + bounds[6, m], bounds[4, m])
-                rest = max(bounds[5, m] ** 2 - (y * bounds[3, m]) ** 2, 0.0)
-                most[LANES + m] = bounds[1, m] * y + bounds[2, m] * np.sqrt(rest) + bounds[7, m]
-                hope += most[LANES + m]
-            if block + 1 < blocks and hope < best[0]:
-                given_up = True
+                upper_bound += similarity[at] - (most[at] if block else 0.0)
+            for m in range(len(bounds)) if block == 0 else range(0):
+                bound = bounds[m]
+                y = min(similarity[bound.nearest] + bound.hidden_nearest, bound.turning_point)
+                remainder = max(bound.longest**2 - (y * bound.inverse_length) ** 2, 0.0)
+                most[LANES + m] = bound.along * y + bound.across * np.sqrt(remainder) + bound.hidden
+                upper_bound += most[LANES + m]
+            if block + 1 < blocks and upper_bound < best[0]:
+                dropped = True
                 break
-        if given_up:
+        if dropped:
             scores[i] = -np.inf
             continue
         for at in range(count):
@@ -246,7 +263,7 @@ def _score_int8(
             total += by_position[position]
         scores[i] = total
         if len(best) and total > best[0]:
-            _replace_lowest(best, total)
+            replace_lowest(best, total)
 
 
 @compiled
@@ -262,15 +279,15 @@ def _thirty_two_maxima(
 ) -> None:
     """Over rows begin to end, the largest product with each lane of two blocks. Four rows at a time.
 
-    Behind the last row the last row is taken again: it changes no maximum. The row that is `following` rows into the
-    collection comes next, so its cache lines are called for early: documents lie anywhere in memory.
+    After the last row the last row is taken again: it changes no maximum. The next document begins at row `following`;
+    its cache lines are prefetched, because documents are anywhere in memory.
     """
     dim = rows.shape[1]
     groups = dim // 4
     size = 4 * LANES
     last = end - 1
     lowest = fill(np.int32(-(2**31)))
-    one, two = lowest, lowest
+    maxima0, maxima1 = lowest, lowest
     first0, second0 = load(start, block * size), load(start, (block + 1) * size)
     for row in range(begin, end, 4):
         for line in range(0, 4 * dim, 64):
@@ -294,10 +311,10 @@ def _thirty_two_maxima(
             sum5 = multiply_add(sum5, row1, second)
             sum6 = multiply_add(sum6, row2, second)
             sum7 = multiply_add(sum7, row3, second)
-        one = larger(one, larger(larger(sum0, sum1), larger(sum2, sum3)))
-        two = larger(two, larger(larger(sum4, sum5), larger(sum6, sum7)))
-    store(products, block * size, one)
-    store(products, (block + 1) * size, two)
+        maxima0 = larger(maxima0, larger(larger(sum0, sum1), larger(sum2, sum3)))
+        maxima1 = larger(maxima1, larger(larger(sum4, sum5), larger(sum6, sum7)))
+    store(products, block * size, maxima0)
+    store(products, (block + 1) * size, maxima1)
 
 
 @compiled
@@ -340,20 +357,6 @@ def _sixteen_maxima(
         maxima = larger(maxima, larger(larger(sum0, sum1), larger(sum2, sum3)))
         maxima = larger(maxima, larger(larger(sum4, sum5), larger(sum6, sum7)))
     store(products, block * size, maxima)
-
-
-@compiled
-def _replace_lowest(heap: NDArray[np.float64], value: float) -> None:
-    place = 0
-    while True:
-        child = 2 * place + 1
-        if child + 1 < len(heap) and heap[child + 1] < heap[child]:
-            child += 1
-        if child >= len(heap) or heap[child] >= value:
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = value
 
 
 @compiled

@@ -1,12 +1,16 @@
 """Which cells are nearest to a query embedding?
 
-Below two hundred thousand cells, one kernel meets every centroid: exact, and nothing to build. From there on, reading
-all centroids from memory takes too long. Centroids that lie together then form groups of about 64; the kernel meets the
-groups' centres, and another the members of the best 128 or more. Nearly all of the nearest cells are among them:
-benchmarks/probing.py measures how many, beside a graph over the centroids.
+Below 200,000 cells, a kernel compares the query embedding with every centroid: exact, and nothing to build. From there
+on, reading all centroids from memory takes too long. Neighbouring centroids then form groups of about 64; the kernel
+compares the query embedding with the groups' centres, and a second kernel with the members of the best 128 groups or
+more. Nearly all of the nearest cells are among them: benchmarks/probing.py measures how many, beside a graph over the
+centroids.
 
-A group is as good as its centre's product, and better the more it spreads: the farther its members lie from the centre,
-the nearer to the query the nearest of them may be.
+Groups are ranked by the product with their centre plus a term for their spread: the farther the members are from the
+centre, the nearer the nearest of them may be to the query embedding.
+
+While a kernel runs, a heap holds the best cells of each query embedding as keys, `product << 32 | complement of the
+cell`: keys order by product, and equal products by the lower cell. A cell that enters costs the logarithm of nprobe.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .clustering import cluster
+from .heap import replace_lowest
 from .simd import (
     LANES,
     any_larger,
@@ -33,10 +38,11 @@ from .simd import (
 
 MANY_CELLS = 200_000  # from here on they are grouped
 _CELLS_PER_GROUP = 64
-_GROUPS_MET = 128  # at least; and twice the root of their number, without which a million cells cost some recall
-_REACH = 65  # what a group's spread counts: about three times the size of a rounded query embedding's numbers
-_TILE = 64  # blocks of sixteen centroids that stay in the second-level cache while all kept embeddings meet them
+_GROUPS_PROBED = 128  # at least; and twice the root of their number, without which a million cells cost some recall
+_REACH = 65  # weight of a group's spread: about three times the size of a rounded query embedding's numbers
+_TILE = 64  # blocks of sixteen centroids that stay in the second-level cache for all kept embeddings
 _NEVER = -(2**30)  # less than any product
+_LOW_HALF = 0xFFFFFFFF
 
 
 def group_cells(centroids: NDArray[np.int8]) -> NDArray[np.int32] | None:
@@ -46,9 +52,9 @@ def group_cells(centroids: NDArray[np.int8]) -> NDArray[np.int32] | None:
     groups = np.empty(len(centroids), dtype=np.int32)
     nameless = np.zeros(len(centroids), dtype=np.int32)
     so_far = 0
-    for some in cluster(lambda rows: centroids[rows], nameless, len(centroids) // _CELLS_PER_GROUP):
-        groups[some.rows] = so_far + np.repeat(np.arange(len(some.sizes)), some.sizes)
-        so_far += len(some.sizes)
+    for clusters in cluster(lambda rows: centroids[rows], nameless, len(centroids) // _CELLS_PER_GROUP):
+        groups[clusters.rows] = so_far + np.repeat(np.arange(len(clusters.sizes)), clusters.sizes)
+        so_far += len(clusters.sizes)
     return groups
 
 
@@ -64,9 +70,7 @@ class Centroids:
         kept = len(rounded)
         fours = np.zeros((-(-kept // 4) * 4, self.width), dtype=np.int8)
         fours[:kept, : rounded.shape[1]] = rounded
-        cells, products = _places(len(fours), wanted)
-        self._layout.probe(fours, kept, cells, products)
-        return cells[:kept], products[:kept]
+        return self._layout.probe(fours, kept, wanted)
 
 
 class _Flat:
@@ -74,8 +78,10 @@ class _Flat:
         self._packed, self._start = pack(centroids)
         self._start[len(centroids) :] = _NEVER
 
-    def probe(self, fours: NDArray[np.int8], kept: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> None:
-        _probe(fours, kept, self._packed, self._start, cells, products)
+    def probe(self, fours: NDArray[np.int8], kept: int, wanted: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        best = _empty_heaps(len(fours), wanted)
+        _probe(fours, kept, self._packed, self._start, best)
+        return _best_first(best[:kept])
 
 
 class _Grouped:
@@ -102,20 +108,29 @@ class _Grouped:
         self._start_centres[len(sizes) :] = _NEVER
         self._count = len(sizes)
 
-    def probe(self, fours: NDArray[np.int8], kept: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> None:
-        met = max(_GROUPS_MET, 2 * isqrt(self._count), cells.shape[1])  # a group has at least one cell
-        if 4 * met > self._count:  # nearly everything is wanted
-            _probe(fours, kept, self._packed, self._start, cells, products)
+    def probe(self, fours: NDArray[np.int8], kept: int, wanted: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        probed = max(_GROUPS_PROBED, 2 * isqrt(self._count), wanted)  # a group has at least one cell
+        best = _empty_heaps(len(fours), wanted)
+        if 4 * probed > self._count:  # groups would save nothing
+            _probe(fours, kept, self._packed, self._start, best)
         else:
-            groups, estimates = _places(len(fours), met)
-            _probe(fours, kept, self._packed_centres, self._start_centres, groups, estimates)
-            _probe_groups(fours, kept, self._packed, self._start, self._first_block, groups, cells, products)
-        cells[:] = self._cell_of_lane[cells]
+            best_groups = _empty_heaps(len(fours), probed)
+            _probe(fours, kept, self._packed_centres, self._start_centres, best_groups)
+            groups, _ = _best_first(best_groups[:kept])
+            _probe_groups(fours, kept, self._packed, self._start, self._first_block, groups, best)
+        lanes, products = _best_first(best[:kept])
+        return self._cell_of_lane[lanes], products
 
 
-def _places(queries: int, wanted: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Room for the best of each query embedding, and their products, which anything beats."""
-    return np.zeros((queries, wanted), dtype=np.int32), np.full((queries, wanted), _NEVER, dtype=np.int32)
+def _empty_heaps(queries: int, wanted: int) -> NDArray[np.int64]:
+    """(queries, wanted) keys that any cell beats."""
+    return np.full((queries, wanted), _NEVER << 32, dtype=np.int64)
+
+
+def _best_first(heaps: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Cells and products of the keys, the largest key first."""
+    keys = np.sort(heaps, axis=1)[:, ::-1]
+    return (_LOW_HALF - (keys & _LOW_HALF)).astype(np.int32), (keys >> 32).astype(np.int32)
 
 
 @compiled
@@ -137,26 +152,24 @@ def _probe(
     kept: int,
     packed: NDArray[np.int8],
     start: NDArray[np.int32],
-    cells: NDArray[np.int32],
-    products: NDArray[np.int32],
+    best: NDArray[np.int64],
 ) -> None:
-    """For each query embedding the nprobe cells with the largest products, best first; of equals, the first cell.
+    """For each query embedding the cells with the largest products, in its heap: best is (queries, wanted).
 
-    Nothing is written but what beats the last place, so that all the products never exist at once.
+    Only a product that beats the lowest of the heap is written, so that all the products never exist at once.
     """
     width = queries.shape[1]
     groups = width // 4
     blocks = len(start) // LANES
-    last = cells.shape[1] - 1
     sixteen = np.empty(LANES, dtype=np.int32)
     for tile in range(0, blocks, _TILE):
         for first in range(0, kept, 4):
             at0 = first * width
             at1, at2, at3 = at0 + width, at0 + 2 * width, at0 + 3 * width
-            bar0 = fill(products[first, last])
-            bar1 = fill(products[first + 1, last])
-            bar2 = fill(products[first + 2, last])
-            bar3 = fill(products[first + 3, last])
+            bar0 = fill(_lowest(best[first]))
+            bar1 = fill(_lowest(best[first + 1]))
+            bar2 = fill(_lowest(best[first + 2]))
+            bar3 = fill(_lowest(best[first + 3]))
             for block in range(tile, min(tile + _TILE, blocks)):
                 sum0 = load(start, block * 4 * LANES)
                 sum1 = sum0
@@ -170,33 +183,31 @@ def _probe(
                     sum3 = multiply_add(sum3, splat(queries, at3 + 4 * group), column)
                 if any_larger(sum0, bar0):
                     store(sixteen, 0, sum0)
-                    bar0 = fill(_insert(sixteen, block, cells[first], products[first]))
+                    bar0 = fill(_enter(sixteen, block, best[first]))
                 if any_larger(sum1, bar1):
                     store(sixteen, 0, sum1)
-                    bar1 = fill(_insert(sixteen, block, cells[first + 1], products[first + 1]))
+                    bar1 = fill(_enter(sixteen, block, best[first + 1]))
                 if any_larger(sum2, bar2):
                     store(sixteen, 0, sum2)
-                    bar2 = fill(_insert(sixteen, block, cells[first + 2], products[first + 2]))
+                    bar2 = fill(_enter(sixteen, block, best[first + 2]))
                 if any_larger(sum3, bar3):
                     store(sixteen, 0, sum3)
-                    bar3 = fill(_insert(sixteen, block, cells[first + 3], products[first + 3]))
+                    bar3 = fill(_enter(sixteen, block, best[first + 3]))
 
 
 @compiled
-def _insert(sixteen: NDArray[np.int32], block: int, cells: NDArray[np.int32], products: NDArray[np.int32]) -> Any:
-    """Put what beats the last place where it belongs, and give the new last place."""
-    last = len(products) - 1
+def _lowest(heap: NDArray[np.int64]) -> np.int32:
+    """The product that a cell must beat to enter."""
+    return np.int32(heap[0] >> 32)
+
+
+@compiled
+def _enter(sixteen: NDArray[np.int32], block: int, heap: NDArray[np.int64]) -> Any:
+    """Put the cells of a block that beat the lowest product into the heap; give the new lowest product."""
     for lane in range(LANES):
-        product = sixteen[lane]
-        if product > products[last]:
-            place = last
-            while place > 0 and products[place - 1] < product:
-                products[place] = products[place - 1]
-                cells[place] = cells[place - 1]
-                place -= 1
-            products[place] = product
-            cells[place] = block * LANES + lane
-    return products[last]
+        if sixteen[lane] > _lowest(heap):
+            replace_lowest(heap, (np.int64(sixteen[lane]) << 32) | (_LOW_HALF - (block * LANES + lane)))
+    return _lowest(heap)
 
 
 @compiled
@@ -207,17 +218,15 @@ def _probe_groups(
     start: NDArray[np.int32],
     first_block: NDArray[np.int64],
     groups: NDArray[np.int32],
-    cells: NDArray[np.int32],
-    products: NDArray[np.int32],
+    best: NDArray[np.int64],
 ) -> None:
-    """As `_probe`, but each query embedding meets the members of its own groups only. Cells are numbers of lanes."""
+    """As `_probe`, but each query embedding is compared with the members of its groups only. Cells are lane numbers."""
     width = queries.shape[1]
     dwords = width // 4
     last_group = groups.shape[1] - 1
-    last = cells.shape[1] - 1
     sixteen = np.empty(LANES, dtype=np.int32)
     for i in range(kept):
-        bar = fill(products[i, last])
+        bar = fill(_lowest(best[i]))
         for g in range(last_group + 1):
             following = groups[i, min(g + 1, last_group)]
             for line in range(first_block[following] * dwords, first_block[following + 1] * dwords):
@@ -229,4 +238,4 @@ def _probe_groups(
                     total = multiply_add(total, splat(queries, i * width + 4 * dword), column)
                 if any_larger(total, bar):
                     store(sixteen, 0, total)
-                    bar = fill(_insert(sixteen, block, cells[i], products[i]))
+                    bar = fill(_enter(sixteen, block, best[i]))

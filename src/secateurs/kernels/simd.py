@@ -1,17 +1,22 @@
-"""Sixteen 32-bit lanes for numba: the one instruction that late interaction lives on, dot products of int8 vectors.
+"""Sixteen 32-bit lanes for numba: dot products of int8 vectors with the CPU's own instruction.
 
-Plain numba does not find it. `multiply_add` is the CPU's own (AVX-512 VNNI) where there is one, and elsewhere the same
-arithmetic in vector operations that LLVM knows for any CPU: integers, so the result is the same to the last bit.
+numba does not emit that instruction by itself. `multiply_add` is the CPU's instruction (AVX-512 VNNI) if there is one,
+and otherwise the same arithmetic in vector operations that LLVM has for any CPU. Both are integer arithmetic, so the
+result is the same to the last bit.
 
 Vectors that are multiplied with many others are packed sixteen at a time, four dimensions to a lane, (count / 16,
-dim / 4, 16, 4); the others are read as they lie and one dword of them is copied to all lanes:
+dim / 4, 16, 4); the others are read in place, and a dword of them is copied to all lanes:
 
     lanes += splat of 4 dimensions of one vector  *  4 dimensions of sixteen packed vectors
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -19,6 +24,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, models, register_model
 from numpy.typing import NDArray
@@ -32,13 +38,47 @@ _VECTOR = ir.VectorType(_I32, LANES)
 llvm.initialize_native_asmparser()  # for the two lines of assembly below
 
 
+@cache
+def _sources_digest(folder: Path) -> str:
+    """Changes with any Python file of the folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc]
+    """Compiled code on disk, valid as long as no file of this folder changes.
+
+    numba's own cache looks at the file of the function only. A kernel also contains the code of the functions that it
+    calls from other files, `multiply_add` for instance, so a change there would leave the old machine code in use.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = IndexDataCacheFile(
+            cache_path=self._cache_path,
+            filename_base=self._impl.filename_base,
+            source_stamp=(
+                self._impl.locator.get_source_stamp(),
+                _sources_digest(Path(function.__code__.co_filename).parent),
+            ),
+        )
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile once per machine where the result can be kept, and once per process where no folder is writable."""
-    try:
-        kept: Callable[..., Any] = numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:
-        kept = numba.njit(nogil=True)(function)
-    return kept
+    """Compile once per machine if the result can be stored, else once per process."""
+    dispatcher: Any = numba.njit(nogil=True)(function)
+    with suppress(RuntimeError):  # no folder is writable
+        dispatcher._cache = KernelCache(function)  # what numba.njit(cache=True) does, with its own cache
+    kernel: Callable[..., Any] = dispatcher
+    return kernel
+
+
+def round_query(query: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float64]]:
+    """Query embeddings as int8, each with a step of its own, and these steps."""
+    reach = np.abs(query).max(axis=1, initial=1e-12).astype(np.float64)  # (query embeddings,)
+    return np.rint(query * (127 / reach)[:, None]).astype(np.int8), reach / 127
 
 
 def pack(vectors: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
@@ -151,7 +191,7 @@ def multiply_add(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
 
 
 def _add_pairs(builder: Any, one: Any, other: Any) -> Any:
-    """Products of int16, neighbours added: x86 has had one instruction for it since 1997, and LLVM finds it."""
+    """Products of int16, neighbours added: LLVM emits x86's instruction for it (pmaddwd)."""
     wide = ir.VectorType(_I32, 2 * LANES)
     products = builder.mul(builder.sext(one, wide), builder.sext(other, wide))
     nothing = ir.Constant(wide, ir.Undefined)

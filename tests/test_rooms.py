@@ -1,0 +1,134 @@
+"""The layout of the package: its rooms, which way imports point, and the walks that CONTRIBUTING names."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType, ModuleType
+
+import pytest
+from conftest import random_documents
+
+import secateurs
+from secateurs import Index, ShardedIndex
+from secateurs.cluster.layout import Layout, ShardRecord, shard_of
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "secateurs"
+
+
+def load_rooms() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooms", ROOT / "docs" / "rooms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["rooms"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+rooms = load_rooms()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    graph = {module: imported - {""} for module, imported in rooms.imports().items() if module}
+    assert len(graph) > 80
+    assert rooms.cycles(graph) == []
+
+
+def test_a_cycle_is_found_through_a_type_import_and_an_import_inside_a_function(tmp_path: Path) -> None:
+    package = tmp_path / "things"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import B\n")
+    (package / "b.py").write_text("def b():\n    import things.c\n")
+    (package / "c.py").write_text("from . import a\n")
+    assert rooms.cycles(rooms.imports(package)) == [["a", "b", "c"]]
+
+
+def test_every_module_is_in_a_room_and_every_room_has_modules() -> None:
+    known = rooms.modules()
+    for module in known:
+        assert module == "" or rooms.room_of(module) is not None, module
+    for room in rooms.ROOMS:
+        for name in room.modules:
+            assert name in known, f"{name} of {room.name} is gone"
+
+
+def test_imports_point_to_rooms_further_down() -> None:
+    depth = {room.name: number for number, layer in enumerate(rooms.LAYERS) for room in layer}
+    for module, imported in rooms.imports().items():
+        if module == "":
+            continue  # the package's own names, imported lazily
+        room = rooms.room_of(module)
+        for other in imported - {""}:
+            target = rooms.room_of(other)
+            assert target is room or depth[target.name] > depth[room.name], f"{module} imports {other}"
+
+
+def test_only_the_command_line_imports_typer() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] != "cli":
+            assert not re.search(r"^\s*(import|from) typer", path.read_text("utf-8"), re.MULTILINE), path
+
+
+def test_the_picture_of_the_rooms_is_up_to_date() -> None:
+    assert rooms.PICTURE.read_text("utf-8") == rooms.draw(), "run  make diagram"
+
+
+# The walks. CONTRIBUTING lists the files of each in order; a trace of the real call must enter them in that order.
+
+
+def listed(section: str) -> list[str]:
+    """The files of a walk, as CONTRIBUTING lists them."""
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    found = re.search(rf"^\*\*{section}\*\*[^\n]*\n\n((?:    [^\n]*\n)+)", text, re.MULTILINE)
+    assert found is not None, section
+    return found[1].split()
+
+
+def entered(call: Callable[[], object]) -> list[str]:
+    """The files of the package in the order in which the call enters them first, on this thread."""
+    files: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            files.setdefault(path.relative_to(PACKAGE).as_posix())
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return list(files)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> ShardedIndex:
+    folder = tmp_path / "big.sec"
+    folder.mkdir()
+    for number in range(2):
+        documents = [document for document in random_documents(40) if shard_of(document.docno, 2) == number]
+        Index.build(folder / f"shard-000{number}", documents, encoder=None)
+    Layout((ShardRecord("shard-0000"), ShardRecord("shard-0001")), "secateurs test").write(folder)
+    return ShardedIndex(folder)
+
+
+def check_walk(section: str, trace: list[str]) -> None:
+    walk, shared = listed(section), listed("Shared by all steps")
+    assert [file for file in trace if file in walk] == walk
+    assert set(trace) - set(walk) <= set(shared), sorted(set(trace) - set(walk) - set(shared))
+
+
+def test_the_walk_of_a_query(index: Index) -> None:
+    index.search("wait for a thread", p=3)
+    check_walk("A query", entered(lambda: index.search("wait for a thread to finish", p=3)))
+    assert len(listed("A query")) <= 16
+
+
+def test_the_package_is_the_one_of_this_checkout() -> None:
+    assert Path(secateurs.__file__).parent == PACKAGE
