@@ -7,11 +7,12 @@ import gc
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from service import BEARER, KEY
 from secateurs import EncodedText, Index, Ranking, SearchSettings
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import CancelledError
+from secateurs.explain import Explanation
 from secateurs.frequencies import Frequencies
 from secateurs.search import decide
 from secateurs.service.app import Access, create_app
@@ -33,6 +35,7 @@ from secateurs.service.problems import Problem
 from secateurs.service.request_work import Work
 from secateurs.service.workers import Workers
 
+T = TypeVar("T")
 QUERY = QUERIES[0]
 SEARCH = "/v1/indexes/library/search"
 EXPLAIN = "/v1/indexes/library/explain"
@@ -60,13 +63,20 @@ class Slow(Index):
         self.outcomes: list[type[BaseException] | None] = []  # of each search: the error, or None
 
     def search(self, query: str | EncodedText, *arguments: Any, **settings: Any) -> Ranking:
+        ranking = self._watched(super().search, query, **settings)
+        return replace(ranking, plan=replace(ranking.plan, order="icf"))  # JSON has no functions
+
+    def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> Explanation:
+        return self._watched(super().explain, query, docno, **settings)
+
+    def _watched(self, work: Callable[..., T], *arguments: Any, **settings: Any) -> T:
         try:
-            ranking = super().search(query, **settings | ({"order": self._wait} if self.slow else {}))
+            result = work(*arguments, **settings | ({"order": self._wait} if self.slow else {}))
         except BaseException as error:
             self.outcomes.append(type(error))
             raise
         self.outcomes.append(None)
-        return replace(ranking, plan=replace(ranking.plan, order="icf"))  # JSON has no functions
+        return result
 
     def _wait(self, query: EncodedText, frequencies: Frequencies) -> Any:
         self.begun.set()
@@ -187,10 +197,12 @@ def test_a_small_search_does_not_wait_for_large_ones(slow: Slow, query: str) -> 
 # ---- Work whose result is not wanted any longer
 
 
-def test_a_search_past_its_time_gives_its_thread_back(slow: Slow) -> None:
-    app = create_app({"library": slow}, Limits(threads=1, waiting=0, seconds=0.3))
+@pytest.mark.parametrize("settings", [{"gather": "cells"}, {"effort": "exact"}])
+def test_a_search_past_its_time_gives_its_thread_back(slow: Slow, settings: dict[str, str]) -> None:
+    app = create_app({"library": slow}, Limits(threads=1, waiting=0, seconds=1))
     with TestClient(app) as client:
-        assert client.post(SEARCH, json={"query": QUERY}).status_code == 503
+        assert client.post(SEARCH, json={"query": QUERY, **settings}).status_code == 503
+        assert slow.begun.is_set()
         assert client.post(SEARCH, json={"query": QUERY}).status_code == 429  # its thread is still busy
         slow.slow = False
         slow.go.set()
@@ -200,14 +212,16 @@ def test_a_search_past_its_time_gives_its_thread_back(slow: Slow) -> None:
         assert slow.outcomes[0] is CancelledError
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body"), [("POST", SEARCH, {"query": QUERY}), ("GET", CURVE, {"query": QUERY})]
-)
-def test_a_search_stops_when_its_client_has_gone(slow: Slow, method: str, path: str, body: Any) -> None:
+@pytest.mark.parametrize(("method", "path"), [("POST", SEARCH), ("GET", EXPLAIN), ("GET", CURVE)])
+def test_a_search_stops_when_its_client_has_gone(slow: Slow, method: str, path: str) -> None:
     statuses = []
+    docno = next(slow.documents()).docno
+    asked = (
+        {"query": QUERY, "docno": docno, "gather": "cells"} if path == EXPLAIN else {"query": QUERY, "gather": "cells"}
+    )
 
     async def scenario() -> None:
-        unread = [{"type": "http.request", "body": json.dumps(body).encode() if method == "POST" else b""}]
+        unread = [{"type": "http.request", "body": json.dumps(asked).encode() if method == "POST" else b""}]
 
         async def receive() -> Any:
             if unread:
@@ -224,7 +238,7 @@ def test_a_search_stops_when_its_client_has_gone(slow: Slow, method: str, path: 
             "type": "http",
             "method": method,
             "path": path,
-            "query_string": b"" if method == "POST" else b"query=a&gather=cells",
+            "query_string": b"" if method == "POST" else urlencode(asked).encode(),
             "headers": [(b"content-type", b"application/json")],
         }
         async with app.router.lifespan_context(app):
