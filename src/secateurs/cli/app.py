@@ -370,7 +370,7 @@ def serve_indexes(
     max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
     max_gather_work: Annotated[
         int, typer.Option(metavar="N", help="Without a key: most query embeddings times cells that each looks into.")
-    ] = 100_000,
+    ] = 500_000,
     max_score_work: Annotated[
         int, typer.Option(metavar="N", help="Without a key: most documents to score times query embeddings.")
     ] = 4_000_000,

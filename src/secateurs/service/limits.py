@@ -18,7 +18,7 @@ class Limits:
     p: int = 512  # and the embeddings of a query that brings its own
     nprobe: int = 4_096
     candidates: int = 100_000  # and k_prime
-    gather_work: int = 100_000  # without a key: query embeddings that gather x cells that each looks into
+    gather_work: int = 500_000  # without a key: query embeddings that gather x cells that each looks into
     score_work: int = 4_000_000  # without a key: documents that are scored x query embeddings
     document_embeddings: int = 4_096  # of a document that brings its own
     batch: int = 100  # documents in one request

@@ -18,8 +18,8 @@ from .problems import Problem
 _SMALL_QUERY = 256  # characters
 _SMALL_EMBEDDINGS = 64  # of a query that brings its own
 _SMALL_HITS = 100
-_SMALL_GATHER = 16_384
-_SMALL_SCORE = 250_000
+_SMALL_GATHER = 50_000
+_SMALL_SCORE = 500_000
 SMALL_BODY = 2_048  # bytes
 
 
