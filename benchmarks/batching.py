@@ -1,4 +1,4 @@
-"""Would a server gain by putting queries that come at the same time into one batch?
+"""What a server would gain by putting queries that come at the same time into a batch.
 
     python benchmarks/batching.py demo.sec
 
@@ -49,9 +49,9 @@ def main() -> None:
             for size in SIZES:
                 started = perf_counter()
                 for at in range(0, 8, size):
-                    made = encode(encoder, texts[eight][at : at + size])
+                    encoded = encode(encoder, texts[eight][at : at + size])
                     if size == 8:
-                        together += list(made)
+                        together += list(encoded)
                 spent.setdefault(("encode", size), []).append(perf_counter() - started)
                 started = perf_counter()
                 for at in range(0, 8, size):
@@ -62,7 +62,7 @@ def main() -> None:
     for stage in dict.fromkeys(stage for stage, _ in spent):
         base = median(spent[stage, 1])
         print(f"| {stage} | " + " | ".join(f"{median(spent[stage, size]) / base:.2f}" for size in SIZES) + " |")
-    cosines = [(one * other).sum(axis=1) for one, other in zip(alone, together, strict=True)]
+    cosines = [(rows * batched).sum(axis=1) for rows, batched in zip(alone, together, strict=True)]
     every = np.concatenate(cosines)
     print(f"\ncosine of an embedding alone and in a batch of eight: mean {every.mean():.4f}, lowest {every.min():.2f}")
 
@@ -70,10 +70,10 @@ def main() -> None:
 def encode(encoder: OnnxEncoder, texts: list[str]) -> np.ndarray:
     """(queries, positions, dim), from one run of the network for all of them."""
     framed = [encoder._query_positions(text) for text in texts]
-    ids = np.stack([one.token_ids for one in framed])
+    ids = np.stack([positions.token_ids for positions in framed])
     feed = {
         "input_ids": ids,
-        "attention_mask": np.stack([one.attended for one in framed]),
+        "attention_mask": np.stack([positions.attended for positions in framed]),
         "token_type_ids": np.zeros_like(ids),
     }
     feed = {name: array for name, array in feed.items() if name in encoder._inputs}

@@ -1,4 +1,4 @@
-"""What the tests of the service share: an application over real indexes, and a server in a process of its own."""
+"""What the tests of the service share: a key, and a server in a separate process."""
 
 from __future__ import annotations
 

@@ -16,13 +16,13 @@ from conftest import build_random, random_documents
 from fastapi.testclient import TestClient
 from service import BEARER, KEY
 
-from secateurs import Index, SearchSettings
+from secateurs import EncodedText, Index, SearchSettings, refresh
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
-from secateurs.service.served_index import _QueryCache
+from secateurs.service.served_index import query_cache
 
 QUERY = "how do I read a zip archive"
 
@@ -77,6 +77,8 @@ def test_search_answers_what_the_library_answers(client: TestClient, library: In
     expected = asdict(ranking.stats)
     assert answer["stats"] | UNTIMED == expected | UNTIMED
     assert answer["stats"]["milliseconds"].keys() == expected["milliseconds"].keys()
+    without_encoding = sum(spent for stage, spent in answer["stats"]["milliseconds"].items() if stage != "encode")
+    assert answer["search_milliseconds"] == pytest.approx(without_encoding)
 
 
 def test_p_all_and_p_null_both_prune_nothing(client: TestClient) -> None:
@@ -228,6 +230,8 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "kk": 3}, 422, "kk", "there is no such field"),
     (SEARCH, {"query": "x" * 2001}, 422, "query", "at most 2000 characters"),
     (SEARCH, {"query": 3}, 422, "query", "valid string"),
+    (SEARCH, {"query": ""}, 422, "query", "the query is empty"),
+    (SEARCH, {"query": " \n"}, 422, "query", "the query is empty"),
     (SEARCH, {}, 422, "body", "give either query, or embeddings"),
     (SEARCH, [], 422, "body", "valid dictionary"),
     (SEARCH, {"embeddings": [[1.0]]}, 422, "token_ids", "is missing"),
@@ -237,17 +241,21 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"embeddings": [[1.0], []], "token_ids": [1, 2], "token_kinds": [0, 0]}, 422, "embeddings", "same number"),
     (SEARCH, {"embeddings": [[1.0]], "token_ids": [1], "token_kinds": [0]}, 422, "embeddings", "1 dimensions"),
     (SEARCH, {"embeddings": [[1e300]], "token_ids": [1], "token_kinds": [0]}, 422, "embeddings.0.0", "less than"),
-    ("/v1/indexes/nobody/search", {"query": "a"}, 404, "name", "no such index"),
+    ("/v1/indexes/unknown/search", {"query": "a"}, 404, "name", "no such index"),
     (EXPLAIN, None, 422, "query", "is missing"),
-    (f"{EXPLAIN}?query=a&docno=nobody", None, 404, "docno", "there is no document 'nobody' in library"),
+    (f"{EXPLAIN}?query=a&docno=unknown", None, 404, "docno", "there is no document 'unknown' in library"),
+    (f"{EXPLAIN}?query=&docno=x", None, 422, "query", "the query is empty"),
+    (f"{EXPLAIN}?query=%20&docno=x", None, 422, "query", "the query is empty"),
+    ("/v1/indexes/library/prune-curve?query=", None, 422, "query", "the query is empty"),
+    ("/v1/indexes/library/prune-curve?query=%20", None, 422, "query", "the query is empty"),
     (f"{EXPLAIN}?query=a&docno=x&k=many", None, 422, "k", "valid integer"),
     ("/v1/indexes/library/prune-curve?query=a&p=3", None, 422, "p", "there is no such field"),
-    ("/v1/indexes/library/documents/nobody", None, 404, "docno", "there is no document"),
+    ("/v1/indexes/library/documents/unknown", None, 404, "docno", "there is no document"),
 ]
 
 
 @pytest.mark.parametrize(("path", "body", "status", "field", "message"), WRONG)
-def test_a_wrong_request_is_told_which_field_is_wrong(
+def test_a_wrong_request_is_answered_with_the_field_that_is_wrong(
     client: TestClient, path: str, body: Any, status: int, field: str, message: str
 ) -> None:
     response = client.get(path) if body is None else client.post(path, json=body)
@@ -274,7 +282,7 @@ def test_what_is_not_json_or_not_there_or_not_possible_is_a_problem_too(client: 
         assert response.headers["content-type"] == "application/problem+json"
 
 
-def test_half_a_surrogate_pair_is_refused_wherever_it_stands(client: TestClient) -> None:
+def test_half_a_surrogate_pair_is_refused_in_every_field(client: TestClient) -> None:
     for body in (
         b'{"query": "\\ud800"}',
         b'{"query": "a", "\\ud800": 1}',
@@ -286,10 +294,10 @@ def test_half_a_surrogate_pair_is_refused_wherever_it_stands(client: TestClient)
         assert response.json()["errors"]
 
 
-# ---- Who may come in
+# ---- Keys and hosts
 
 
-def test_without_keys_nobody_writes(client: TestClient) -> None:
+def test_without_keys_every_write_is_refused(client: TestClient) -> None:
     for response in (
         client.post("/v1/indexes/library/documents", json={"documents": []}),
         client.put("/v1/indexes/library/documents", json={"documents": []}),
@@ -301,9 +309,19 @@ def test_without_keys_nobody_writes(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["", "Bearer", "Bearer wrong-key-but-long-enough", f"Basic {KEY}", KEY, f"Bearer {KEY}x"]
+    ("given", "detail", "challenge"),
+    [
+        ("", "a key is needed", "Bearer"),
+        ("Bearer", "a key is needed", "Bearer"),
+        (f"Basic {KEY}", "a key is needed", "Bearer"),
+        (KEY, "a key is needed", "Bearer"),
+        ("Bearer wrong-key-but-long-enough", "the key is not valid", 'Bearer error="invalid_token"'),
+        (f"Bearer {KEY}x", "the key is not valid", 'Bearer error="invalid_token"'),
+    ],
 )
-def test_a_write_without_the_right_key_is_turned_away(library: Index, given: str) -> None:
+def test_a_wrong_key_and_a_missing_key_have_different_answers(
+    library: Index, given: str, detail: str, challenge: str
+) -> None:
     with TestClient(create_app({"library": library}, access=Access(ApiKeys([KEY])))) as client:
         response = client.post(
             "/v1/indexes/library/documents",
@@ -311,11 +329,12 @@ def test_a_write_without_the_right_key_is_turned_away(library: Index, given: str
             headers={"Authorization": given},
         )
         assert response.status_code == 401
-        assert response.headers["www-authenticate"] == "Bearer"
-        assert search(client, query="a")["hits"]  # reading stays free
+        assert response.json()["detail"].startswith(detail)
+        assert response.headers["www-authenticate"] == challenge
+        assert search(client, query="a")["hits"]  # reading needs no key
 
 
-def test_reads_may_need_a_key_but_the_page_and_health_never(library: Index) -> None:
+def test_reads_may_need_a_key_but_the_page_and_health_do_not(library: Index) -> None:
     access = Access(ApiKeys(["another-key-of-some-length", KEY]), reads_need_a_key=True)
     with TestClient(create_app({"library": library}, access=access)) as client:
         for path in ("/v1/indexes", "/v1/indexes/library/info", "/metrics", "/openapi.json"):
@@ -327,7 +346,7 @@ def test_reads_may_need_a_key_but_the_page_and_health_never(library: Index) -> N
             assert client.get(path).status_code == 200
 
 
-def test_other_host_names_are_refused_so_that_no_web_page_can_rebind_its_own(library: Index) -> None:
+def test_other_host_names_are_refused_against_dns_rebinding(library: Index) -> None:
     access = Access(hosts=frozenset({"localhost", "[::1]"}))
     with TestClient(create_app({"library": library}, access=access)) as client:
         for host, status in (("localhost:8000", 200), ("[::1]:80", 200), ("evil.example", 421), ("", 421)):
@@ -357,7 +376,32 @@ def test_a_key_file_may_hold_several_keys_and_comments(tmp_path: Path) -> None:
     assert not keys.allow(b"Bearer # old")
 
 
-def test_every_answer_forbids_scripts_and_frames_from_elsewhere(client: TestClient) -> None:
+def test_a_new_key_is_valid_and_a_removed_one_is_not_without_a_restart(
+    tmp_path: Path, library: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(refresh, "SECONDS", -1)
+    file = tmp_path / "keys"
+    file.write_text("the-first-of-the-two-keys\n")
+    access = Access(ApiKeys.read(file), reads_need_a_key=True)
+    with TestClient(create_app({"library": library}, access=access)) as client:
+
+        def status(key: str) -> int:
+            return client.get("/v1/indexes", headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert (status("the-first-of-the-two-keys"), status(KEY)) == (200, 401)
+        file.write_text(f"the-first-of-the-two-keys\n{KEY}\n")
+        assert (status("the-first-of-the-two-keys"), status(KEY)) == (200, 200)
+        file.write_text(f"{KEY}\n")
+        assert (status("the-first-of-the-two-keys"), status(KEY)) == (401, 200)
+        for broken in ("short\n", "", None):  # the keys that were valid stay valid
+            file.unlink() if broken is None else file.write_text(broken)
+            assert (status("the-first-of-the-two-keys"), status(KEY)) == (401, 200)
+        assert caplog.text.count("the earlier state stays in use") == 1
+        file.write_text("another-key-of-some-length\n")
+        assert (status("another-key-of-some-length"), status(KEY)) == (200, 401)
+
+
+def test_every_answer_forbids_scripts_and_frames_of_other_sites(client: TestClient) -> None:
     for path in ("/", "/v1/indexes", "/v1/nothing", "/web/main.js"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -370,7 +414,7 @@ def test_every_answer_forbids_scripts_and_frames_from_elsewhere(client: TestClie
 # ---- The page's files
 
 
-def test_the_page_takes_nothing_from_elsewhere_and_makes_no_html_of_strings(client: TestClient) -> None:
+def test_the_page_loads_nothing_from_other_sites_and_makes_no_html_of_strings(client: TestClient) -> None:
     page = client.get("/").text
     assert "http://" not in page
     assert "https://" not in page
@@ -404,15 +448,27 @@ def test_metrics_count_requests_by_route_and_the_cache_remembers_queries(library
 
 
 def test_the_cache_drops_the_query_that_was_asked_longest_ago(library: Index) -> None:
-    one = library.encode_query("one")
-    cache = _QueryCache(2 * one.embeddings.nbytes)
-    cache.put("one", one)
-    cache.put("two", one)
-    assert cache.get("one") is one
-    cache.put("three", one)
-    assert cache.get("two") is None
-    assert cache.get("one") is one
-    assert cache.get("three") is one
+    encoded = library.encode_query("any")
+    cache = query_cache(2 * encoded.embeddings.nbytes)
+    cache["first"] = cache["second"] = encoded
+    assert cache.get("first") is encoded
+    cache["third"] = encoded
+    assert list(cache) == ["first", "third"]
+
+
+def test_the_model_is_loaded_before_the_time_of_encoding_begins(index_path: Path) -> None:
+    loaded_before_encoding = []
+
+    class Watched(Index):
+        def encode_query(self, query: str | EncodedText) -> EncodedText:
+            loaded_before_encoding.append(self._encoder is not None)
+            return super().encode_query(query)
+
+    with TestClient(create_app({"library": Watched(index_path)})) as client:
+        stats = search(client, query=QUERY)["stats"]
+    assert loaded_before_encoding[0]
+    assert stats["loading_milliseconds"] > 0
+    assert "loading" not in stats["milliseconds"]
 
 
 def test_limits_are_positive() -> None:

@@ -27,6 +27,7 @@ HOSTILE = [
     {"docno": "rtl", "text": "דג זהב goldfish גדל בבריכה \u202e reversed \u202c", "lang": "he"},
     {"docno": "emoji 🐟", "text": "🐟🐟🐟🐟🐟 👩‍👩‍👧 goldfish 🐟 grow"},
     {"docno": "x" * 3000, "text": "a goldfish " + "w" * 100_000 + " grows"},
+    {"docno": "no words", "text": "."},
 ]
 
 
@@ -157,7 +158,7 @@ def test_the_map_names_the_gatherers_and_outlines_each_rows_best(page: Any, addr
     assert page.locator(".document-token").count() == segment.offsets[number + 1] - segment.offsets[number]
 
 
-def test_an_address_brings_the_same_view_to_somebody_else(page: Any, address: str, browser: Any) -> None:
+def test_an_address_opens_the_same_view_in_another_browser(page: Any, address: str, browser: Any) -> None:
     page.goto(address)
     search(page)
     page.locator(".chip").nth(2).click()
@@ -245,7 +246,7 @@ def test_nothing_is_wider_than_a_phone(page: Any, address: str) -> None:
     assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_failures_are_said_and_can_be_tried_again(page: Any, address: str) -> None:
+def test_failures_are_shown_and_can_be_tried_again(page: Any, address: str) -> None:
     page.goto(address)
     search(page)
     page.route("**/search", lambda route: route.abort())
@@ -267,7 +268,7 @@ def test_failures_are_said_and_can_be_tried_again(page: Any, address: str) -> No
     page.wait_for_function("() => document.getElementById('notice').textContent.includes('2000 characters')")
 
 
-def test_a_slow_server_is_said_to_be_slow(page: Any, address: str) -> None:
+def test_a_slow_server_is_shown_as_slow(page: Any, address: str) -> None:
     page.goto(address)
     page.wait_for_selector("#welcome:not([hidden])")
     page.clock.install()
@@ -359,10 +360,10 @@ def test_the_curve_is_asked_for_once_for_all_p_and_given_up_with_its_query(page:
     assert "sort" in failed[0]
 
 
-def test_what_is_said_stays_until_it_is_no_longer_true(page: Any, address: str) -> None:
-    page.goto(f"{address}#index=nobody&q={QUERY}")
+def test_a_notice_stays_until_it_is_no_longer_true(page: Any, address: str) -> None:
+    page.goto(f"{address}#index=unknown&q={QUERY}")
     page.wait_for_selector("#hits li")
-    assert "There is no index “nobody” here" in page.get_by_role("alert").inner_text()
+    assert "There is no index “unknown” here" in page.get_by_role("alert").inner_text()
     page.route("**/search", lambda route: route.abort())
     page.get_by_role("slider").press("Home")
     page.wait_for_selector(".notice.error")
@@ -374,7 +375,9 @@ def test_what_is_said_stays_until_it_is_no_longer_true(page: Any, address: str) 
 @pytest.mark.parametrize(
     ("body", "said"), [('{"hits": [', "answer was cut short"), ("{}", "answer was not understood")]
 )
-def test_an_answer_that_makes_no_sense_can_be_asked_for_again(page: Any, address: str, body: str, said: str) -> None:
+def test_after_an_answer_that_is_not_understood_the_request_can_be_sent_again(
+    page: Any, address: str, body: str, said: str
+) -> None:
     page.goto(address)
     page.wait_for_selector("#welcome:not([hidden])")
     page.route("**/search", lambda route: route.fulfill(status=200, body=body))

@@ -1,9 +1,8 @@
-"""What somebody could send to keep the server busy, or to be misunderstood, costs it little and is named."""
+"""Requests that are wrong, ambiguous or too large cost the server little, and the answer names what is wrong."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -18,20 +17,17 @@ from fastapi.testclient import TestClient
 from pydantic import ValidationError
 from service import BEARER, KEY
 
-from secateurs import EncodedText, Index, Ranking
+from secateurs import Index, refresh
 from secateurs.errors import SecateursError
 from secateurs.service import app as application
-from secateurs.service import served_index as served
-from secateurs.service.admission import Gate
+from secateurs.service.admission import Admission
 from secateurs.service.answers import DocumentAnswer
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
 from secateurs.service.metrics import Metrics
-from secateurs.service.problems import Problem
 from secateurs.service.requests import RequestModels
 from secateurs.service.server import host_names
-from secateurs.service.workers import Workers
 
 ROW = [1.0] + [0.0] * 15
 QUERY = {"embeddings": [ROW], "token_ids": [1], "token_kinds": [0]}
@@ -90,7 +86,7 @@ def test_bodies_are_read_on_the_threads_and_not_on_the_event_loop(
     assert [name.rsplit("_", 1)[0] for name in threads] == ["secateurs-searches", "secateurs-writes"]
 
 
-def test_only_json_is_taken_for_json(client: TestClient) -> None:
+def test_a_body_of_another_content_type_is_refused(client: TestClient) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         response = client.post(SEARCH, content=json.dumps(QUERY), headers={"Content-Type": kind})
         assert response.status_code == 415
@@ -99,14 +95,14 @@ def test_only_json_is_taken_for_json(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/", "/web/main.js", "/v1/indexes"])
-def test_a_body_where_none_belongs_is_not_even_read(client: TestClient, path: str) -> None:
+def test_the_body_of_a_get_is_refused_before_it_is_read(client: TestClient, path: str) -> None:
     for content in (b"x", (b"x" for _ in range(3))):
         response = client.request("GET", path, content=content)  # type: ignore[arg-type]
         assert response.status_code == 413
         assert response.json()["detail"] == "a GET request has no body"
 
 
-def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
+def test_requests_for_the_page_take_no_place_of_requests_for_an_index() -> None:
     async def scenario() -> list[int]:
         go, statuses = asyncio.Event(), []
 
@@ -120,9 +116,18 @@ def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
                     statuses.append(message["status"])
 
             scope = {"type": "http", "method": "GET", "path": path, "headers": []}
-            await gate(scope, None, send)  # type: ignore[arg-type]
+            await admission(scope, None, send)  # type: ignore[arg-type]
 
-        gate = Gate(inside, limits=Limits(), metrics=Metrics(), most=1, keys=None, reads_need_a_key=False, hosts=None)
+        admission = Admission(
+            inside,
+            limits=Limits(),
+            metrics=Metrics(),
+            most_small=1,
+            most_large=1,
+            keys=None,
+            reads_need_a_key=False,
+            hosts=None,
+        )
         held = [asyncio.create_task(ask(path)) for path in ["/", "/web/main.js"] * 4 + ["/v1/indexes"]]
         await asyncio.sleep(0)
         assert statuses == []
@@ -134,12 +139,14 @@ def test_requests_for_the_page_leave_the_places_to_those_for_an_index() -> None:
     assert asyncio.run(scenario()) == [429] + [200] * 9
 
 
-def test_every_index_has_its_own_places_for_writes(vectors: Index) -> None:
+def test_each_index_adds_places_for_its_writes(vectors: Index) -> None:
     app = create_app({"a": vectors, "b": vectors}, Limits(threads=2, waiting=3, writes=8))
-    assert app.user_middleware[0].kwargs["most"] == 2 + 3 + 8 + 8
+    options = app.user_middleware[0].kwargs
+    assert options["most_small"] == (2 + 3) + (1 + 3) + 8 + 8  # reads, large reads, writes of two indexes
+    assert options["most_large"] == (1 + 3) + 8 + 8
 
 
-# ---- Names that are nearly others
+# ---- Names that differ by a newline or in case
 
 
 def test_a_newline_belongs_to_the_docno(client: TestClient, vectors: Index) -> None:
@@ -177,7 +184,7 @@ def test_the_server_answers_to_localhost_and_to_the_address_it_prints(
 # ---- Fields
 
 
-def test_the_limit_on_p_is_none_on_the_length_of_documents(vectors: Index) -> None:
+def test_the_limit_on_p_does_not_limit_the_length_of_documents(vectors: Index) -> None:
     long = {"embeddings": [ROW] * 9, "token_ids": [1] * 9, "token_kinds": [0] * 9}
     app = create_app({"vectors": vectors}, Limits(p=8), Access(ApiKeys([KEY])))
     with TestClient(app, headers=BEARER) as client:
@@ -205,17 +212,6 @@ def test_a_document_of_another_width_and_a_number_in_quotes_are_named(client: Te
         assert response.json()["errors"][0]["field"] == f"documents.1.{field}"
 
 
-def test_a_filter_on_an_index_of_an_older_format_is_refused_by_name() -> None:
-    old = Index(Path(__file__).parent / "data/format-2")
-    query = {**QUERY, "embeddings": [[1.0] + [0.0] * (old.manifest.dim - 1)]}
-    with TestClient(create_app({"vectors": old})) as client:
-        assert client.post(SEARCH, json=query).status_code == 200
-        response = client.post(SEARCH, json={**query, "where": "year = 3"})
-        assert response.status_code == 422
-        assert response.json()["errors"][0]["field"] == "where"
-        assert str(old.path) not in response.text
-
-
 def test_metadata_is_written_however_deep_it_is() -> None:
     deep: dict[str, Any] = {}
     for _ in range(500):
@@ -236,14 +232,15 @@ def test_health_can_be_asked_without_the_answer(client: TestClient) -> None:
     assert client.head("/healthz").status_code == 200
 
 
-def test_what_an_index_holds_is_not_kept_by_caches(client: TestClient) -> None:
+def test_answers_from_an_index_are_not_cached(client: TestClient) -> None:
     assert client.get("/v1/indexes").headers["cache-control"] == "no-store"
     assert client.get("/").headers["cache-control"] == "no-cache"
 
 
-def test_the_limits_are_told(vectors: Index) -> None:
-    with TestClient(create_app({"vectors": vectors}, Limits(k=5, p=8, query_characters=99))) as client:
-        assert client.get("/v1/indexes").json()["limits"] == {"k": 5, "p": 8, "query_characters": 99}
+def test_the_list_of_indexes_has_the_limits(vectors: Index) -> None:
+    limits = {"k": 5, "p": 8, "query_characters": 99, "gather_work": 1000, "score_work": 2000}
+    with TestClient(create_app({"vectors": vectors}, Limits(**limits))) as client:
+        assert client.get("/v1/indexes").json()["limits"] == limits
 
 
 @pytest.mark.parametrize("for_reads", [False, True])
@@ -261,74 +258,14 @@ def test_the_description_names_what_every_request_may_get_and_who_needs_a_key(ve
 def test_a_newer_state_that_cannot_be_read_leaves_the_earlier_one_served(
     client: TestClient, vectors: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(served, "_REFRESH_SECONDS", -1)
+    monkeypatch.setattr(refresh, "SECONDS", -1)
     manifest = vectors.path / "manifest.json"
     good = manifest.read_bytes()
     manifest.write_bytes(b"{")
     for _ in range(3):
         assert client.post(SEARCH, json=QUERY).status_code == 200
         assert client.get("/healthz").json()["stale"] == ["vectors"]
-    assert caplog.text.count("is not served") == 1
+    assert caplog.text.count("the earlier state stays in use") == 1
     manifest.write_bytes(good)
     assert client.post(SEARCH, json=QUERY).status_code == 200
     assert client.get("/healthz").json()["stale"] == []
-
-
-# ---- Work that nobody waits for
-
-
-def test_a_curve_ends_when_its_client_has_gone(vectors: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, noticed, searches = threading.Event(), threading.Event(), []
-
-    class Watched(Index):
-        def search(self, query: str | EncodedText, *arguments: Any, **settings: Any) -> Ranking:
-            searches.append(settings["p"])
-            gone.set()
-            assert noticed.wait(30)
-            return super().search(query, *arguments, **settings)
-
-    async def scenario() -> None:
-        async def receive() -> Any:
-            while not gone.is_set():
-                await asyncio.sleep(0.001)
-            asyncio.get_running_loop().call_soon(noticed.set)  # after whoever called has looked at it
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            pass
-
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": "/v1/indexes/vectors/prune-curve",
-            "query_string": b"query=a&gather=cells",
-            "headers": [],
-        }
-        async with app.router.lifespan_context(app):
-            await app(scope, receive, send)
-
-    app = create_app({"vectors": Watched(vectors.path)})
-    encoded = vectors.encode_query(EncodedText([ROW] * 3, [1] * 3, [0] * 3))  # type: ignore[arg-type]
-    monkeypatch.setattr(served.Served, "_encode", lambda self, query: (encoded, 0.0))
-    monkeypatch.setattr(Watched, "has_encoder", True)
-    asyncio.run(scenario())
-    assert searches == [None]
-
-
-def test_work_that_fails_after_it_was_given_up_is_nobodys_complaint(caplog: pytest.LogCaptureFixture) -> None:
-    go = threading.Event()
-
-    def work() -> None:
-        assert go.wait(30)
-        raise Problem(503, "too late")
-
-    async def scenario() -> None:
-        with Workers("searches", 1, 1, seconds=0.01) as workers:
-            with pytest.raises(Problem, match="not finished after"):
-                await workers.run(work)
-            go.set()
-        await asyncio.sleep(0.05)
-        gc.collect()
-
-    asyncio.run(scenario())
-    assert "never retrieved" not in caplog.text

@@ -1,4 +1,4 @@
-"""Documents written over HTTP are there for the next search, and for whoever opens the index."""
+"""Documents written over HTTP are there for the next search, and for another process that opens the index."""
 
 from __future__ import annotations
 
@@ -54,9 +54,18 @@ def test_an_added_document_is_found_at_once_and_by_others(client: TestClient, an
 def test_adding_what_is_there_is_a_conflict_and_changes_nothing(client: TestClient) -> None:
     refused = client.post(DOCUMENTS, json={"documents": [BEES, ANIMALS[0]]})
     assert refused.status_code == 409
-    assert refused.json()["errors"][0]["field"] == "documents"
-    assert "fish" in refused.json()["detail"]
+    message = "'fish' is in the index already: to replace it, send it with PUT"
+    assert refused.json()["errors"] == [{"field": "documents.1.docno", "message": message}]
     assert client.get(f"{DOCUMENTS}/a/bees%201").status_code == 404
+    assert client.get("/v1/indexes/animals/info").json()["documents"] == 2
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT"])
+def test_a_docno_that_is_twice_in_a_write_is_a_conflict_counted_from_zero(client: TestClient, method: str) -> None:
+    refused = client.request(method, DOCUMENTS, json={"documents": [BEES, {"docno": "ants", "text": "Ants."}, BEES]})
+    assert refused.status_code == 409
+    message = "'a/bees 1' is already that of documents.0"
+    assert refused.json()["errors"] == [{"field": "documents.2.docno", "message": message}]
     assert client.get("/v1/indexes/animals/info").json()["documents"] == 2
 
 
@@ -99,7 +108,7 @@ def test_an_index_of_embeddings_takes_documents_with_embeddings(tmp_path: Path) 
         ([], "documents"),
         ([{"text": "nameless"}], "documents.0.docno"),
         ([{"docno": "", "text": "a"}], "documents.0.docno"),
-        ([{"docno": 3, "text": "a"}], "documents.0.docno"),
+        ([{"docno": True, "text": "a"}], "documents.0.docno"),
         ([{"docno": "a", "text": None}], "documents.0.text"),
         ([{"docno": "a", "text": "a", "half a pair": "\ud800"}], "documents.0"),
         ([{"docno": "a", "text": "a", "not a number": float("nan")}], "documents.0"),

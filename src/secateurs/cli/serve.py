@@ -24,10 +24,12 @@ def serve_indexes(
     port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = 8000,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Keys, one a line. Who has one may add, update and delete documents."),
+        typer.Option(
+            metavar="FILE", help="Keys, one a line. A request with a key may add, update and delete documents."
+        ),
     ] = None,
     require_key_for_reads: Annotated[
-        bool, typer.Option("--require-key-for-reads", help="Nobody may search without a key either.")
+        bool, typer.Option("--require-key-for-reads", help="Searching needs a key too.")
     ] = False,
     allowed_host: Annotated[
         list[str] | None,
@@ -39,6 +41,12 @@ def serve_indexes(
         int, typer.Option(metavar="N", help="Largest p, and most embeddings of a query that brings its own.")
     ] = 512,
     max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
+    max_gather_work: Annotated[
+        int, typer.Option(metavar="N", help="Without a key: most query embeddings times cells that each probes.")
+    ] = 500_000,
+    max_score_work: Annotated[
+        int, typer.Option(metavar="N", help="Without a key: most documents to score times query embeddings.")
+    ] = 4_000_000,
     max_batch: Annotated[int, typer.Option(metavar="N", help="Most documents in one write.")] = 100,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Searches at once: by default one per core.")] = None,
     max_waiting: Annotated[int, typer.Option(metavar="N", help="Searches that wait; more are answered 429.")] = 64,
@@ -58,6 +66,8 @@ def serve_indexes(
         query_characters=max_query,
         k=max_k,
         p=max_p,
+        gather_work=max_gather_work,
+        score_work=max_score_work,
         batch=max_batch,
         threads=usable_cores() if threads is None else threads,
         waiting=max_waiting,
@@ -77,7 +87,7 @@ def serve_indexes(
 
 
 def require_service() -> None:
-    for module in ("fastapi", "uvicorn", "prometheus_client"):
+    for module in ("fastapi", "uvicorn", "prometheus_client", "cachetools"):
         require(module, "serve")
 
 

@@ -1,4 +1,5 @@
-"""Who may come in. Everything here is decided before the application sees the request, and mostly before its body."""
+"""Which requests are admitted: by host name, key, size and number. Decided before the application sees the request,
+and mostly before its body is read."""
 
 from __future__ import annotations
 
@@ -10,16 +11,18 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .keys import ApiKeys
+from .keys import ApiKeys, sent_key
 from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
+from .request_work import SMALL_BODY
 
 _LOG = logging.getLogger("secateurs.service")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
 _OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an index
+HAS_KEY = "secateurs.has_key"  # of an ASGI scope: whether the request came with a valid key
 
-# The page needs nothing from anywhere else and makes no HTML out of strings, and the browser holds it to that.
+# The page loads nothing from other sites and makes no HTML out of strings. The browser enforces both.
 _HEADERS = [
     (
         b"content-security-policy",
@@ -33,7 +36,7 @@ _HEADERS = [
 ]
 
 
-class Gate:
+class Admission:
     """ASGI middleware around the whole application."""
 
     def __init__(
@@ -42,15 +45,18 @@ class Gate:
         *,
         limits: Limits,
         metrics: Metrics,
-        most: int,
+        most_small: int,
+        most_large: int,
         keys: ApiKeys | None,
         reads_need_a_key: bool,
         hosts: Collection[str] | None,
     ) -> None:
-        """`most` requests are worked on at once; `hosts` are the names the server answers to, None: any."""
+        """`most_small` and `most_large` are the numbers of requests for indexes, by the size of their body, that are
+        admitted at once. `hosts` are the names that the server answers to, None: any."""
         self._app, self._limits, self._metrics = app, limits, metrics
         self._keys, self._reads_need_a_key, self._hosts = keys, reads_need_a_key, hosts
-        self._most, self._admitted = most, 0
+        self._most = {"small": most_small, "large": most_large}
+        self._admitted = {"small": 0, "large": 0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,14 +74,14 @@ class Gate:
 
         self._metrics.in_flight.inc()
         try:
-            await self._pass(scope, receive, send_with_headers)
+            await self._admit(scope, receive, send_with_headers)
         except Problem as problem:
             await problem.response()(scope, receive, send_with_headers)
         except Exception:
             _LOG.exception("a request failed")  # the trace, and nothing that the client sent
             if status:
-                raise  # too late for another answer: the server closes the connection
-            unexpected = Problem(500, "this should not have happened; the server's log has more")
+                raise  # the answer has begun: the server closes the connection
+            unexpected = Problem(500, "an unexpected error; the server's log has the details")
             await unexpected.response()(scope, receive, send_with_headers)
         finally:
             self._metrics.in_flight.dec()
@@ -83,24 +89,26 @@ class Gate:
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.request(method, route, status, perf_counter() - started)
 
-    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])
         if self._hosts is not None and _host(headers.get(b"host", b"")) not in self._hosts:
-            # A page elsewhere may give its own name this machine's address, and then read what only we should.
+            # A page of another site may point its name at this machine's address, and then read what it serves.
             raise Problem(421, "this server does not answer to that host name: start it with  --allowed-host NAME")
-        self._check_key(scope["method"], scope["path"], headers.get(b"authorization", b""))
+        scope[HAS_KEY] = self._check_key(scope["method"], scope["path"], headers.get(b"authorization", b""))
         if not scope["path"].startswith("/v1/"):
-            await self._let_in(scope, headers, receive, send)
+            await self._forward(scope, headers, receive, send)
             return
-        if self._admitted >= self._most:
+        announced = headers.get(b"content-length", b"" if b"transfer-encoding" in headers else b"0")
+        size = "small" if announced.isdigit() and int(announced) <= SMALL_BODY else "large"
+        if self._admitted[size] >= self._most[size]:
             raise Problem.too_many("requests")
-        self._admitted += 1
+        self._admitted[size] += 1
         try:
-            await self._let_in(scope, headers, receive, send)
+            await self._forward(scope, headers, receive, send)
         finally:
-            self._admitted -= 1
+            self._admitted[size] -= 1
 
-    async def _let_in(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
+    async def _forward(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send) -> None:
         body = await self._body(scope["method"], headers, receive)
         if body is None:
             return  # the client has gone
@@ -111,19 +119,30 @@ class Gate:
 
         await self._app(scope, replay, send)
 
-    def _check_key(self, method: str, path: str, authorization: bytes) -> None:
+    def _check_key(self, method: str, path: str, authorization: bytes) -> bool:
+        """Whether the request has a valid key; raises if it needs one and has none."""
         if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/web/")):
-            return
+            return False
         searches = method == "POST" and path.startswith("/v1/") and path.endswith("/search")
         writes = method not in ("GET", "HEAD", "OPTIONS") and not searches
         if writes and self._keys is None:
             raise Problem(403, "this server takes no writes: start it with  --api-key-file FILE  to allow them")
-        if (writes or self._reads_need_a_key) and not (self._keys and self._keys.allow(authorization)):
+        if self._keys is not None and self._keys.allow(authorization):
+            return True
+        if not writes and not self._reads_need_a_key:
+            return False
+        if sent_key(authorization):
+            # RFC 6750, 3.1
             raise Problem(
                 401,
-                "a key is needed: send the header  Authorization: Bearer KEY",
-                headers={"WWW-Authenticate": "Bearer"},
+                "the key is not valid: it is not in the server's key file",
+                headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
             )
+        raise Problem(
+            401,
+            "a key is needed: send the header  Authorization: Bearer KEY",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
 
     async def _body(self, method: str, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         most = self._limits.body_bytes

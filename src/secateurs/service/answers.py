@@ -1,4 +1,4 @@
-"""What is sent back: the library's records as JSON, under their own names."""
+"""What is sent back: the library's records as JSON, under the names that they have there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..records import SearchStats
 
 
 class Highlight(BaseModel):
-    """A piece of a document's text that is the best match of some query embedding."""
+    """A piece of a document's text that is the best match of at least one query embedding."""
 
     start: int = Field(description="In Unicode code points of the text")
     end: int
@@ -48,13 +48,16 @@ class SearchAnswer(BaseModel):
     kept: list[int] = Field(description="Query positions used for gathering, most important first")
     plan: dict[str, Any] = Field(description="What the settings became for this query; p null: all were kept")
     stats: SearchStats
+    search_milliseconds: float = Field(
+        description="The sum of stats.milliseconds without encode, which takes as long pruned or not"
+    )
     tokens: list[QueryToken] | None = Field(default=None, description="With details: most important first")
 
 
 class TokenMatch(QueryToken):
     """A query embedding's best match in one document."""
 
-    gathers: bool = Field(description="On its own it gathers this document; only kept embeddings are asked")
+    gathers: bool = Field(description="Whether it gathers this document alone; false if it is not kept")
     similarity: float | None = Field(description="Its share of the score; null for a document without embeddings")
     match: str
     match_position: int
@@ -104,7 +107,7 @@ class CurveAnswer(BaseModel):
 
 
 class InfoAnswer(BaseModel):
-    """What Index.info() tells, with the name it is served under in the place of the folder."""
+    """Index.info(), with the name that the index is served under instead of the folder."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -115,17 +118,19 @@ class InfoAnswer(BaseModel):
 
 
 class LimitsAnswer(BaseModel):
-    """The largest k and p, and the longest query, that the service takes."""
+    """The largest values that the service takes."""
 
     k: int
     p: int
     query_characters: int
+    gather_work: int = Field(description="Without a key: query embeddings that gather x cells that each looks into")
+    score_work: int = Field(description="Without a key: documents that are scored x query embeddings")
 
 
 class IndexesAnswer(BaseModel):
     indexes: list[InfoAnswer]
     limits: LimitsAnswer
-    writable: bool = Field(description="Whether the service takes writes, from whoever has a key")
+    writable: bool = Field(description="Whether the service takes writes, which need a key")
 
 
 class DocumentAnswer(BaseModel):
@@ -146,5 +151,5 @@ class ChangesAnswer(BaseModel):
 class HealthAnswer(BaseModel):
     status: str
     indexes: list[str]
-    stale: list[str] = Field(description="Indexes whose newest state cannot be read: an earlier one is served")
+    stale: list[str] = Field(description="Indexes whose newest state cannot be read: an earlier state is served")
     version: str

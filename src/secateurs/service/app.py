@@ -1,14 +1,13 @@
-"""The routes. Each one checks its request, has the library do the work on a thread, and writes the answer there too."""
+"""The routes. A route checks its request and has the library do the work on a thread, which writes the answer too."""
 
 # Annotations are objects here, not strings: the request models exist only inside `create_app`.
-import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from threading import Event
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
@@ -20,16 +19,17 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from ..contract import AnyIndex
-from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
+from ..errors import LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
-from .admission import Gate
+from .admission import HAS_KEY, Admission
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
+from .request_work import SMALL_BODY, Allowance, LargeRequestError
 from .requests import RequestModels, parse, to_documents, to_query, to_settings
-from .served_index import Served
+from .served_index import ServedIndex
 from .workers import Workers
 
 _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -37,7 +37,7 @@ _MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascrip
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may do what. Without keys nobody writes."""
+    """Which clients may do what. Without keys there are no writes."""
 
     keys: ApiKeys | None = None
     reads_need_a_key: bool = False
@@ -48,14 +48,16 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     """An application that serves open indexes by name."""
     limits, access = limits or Limits(), access or Access()
     models, measured = RequestModels.within(limits), metrics.Metrics()
-    served = {name: Served(name, index, measured) for name, index in indexes.items()}
+    served = {name: ServedIndex(name, index, measured) for name, index in indexes.items()}
     readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
+    few = max(limits.threads // 2, 1)
+    large_readers = Workers("large searches", few, few + limits.waiting, limits.seconds)
     writers = {name: Workers("writes", 1, limits.writes) for name in served}
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         with ExitStack() as stack:
-            for workers in (readers, *writers.values()):
+            for workers in (readers, large_readers, *writers.values()):
                 stack.enter_context(workers)
             yield
 
@@ -73,23 +75,33 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         },
     )
     app.add_middleware(
-        Gate,
+        Admission,
         limits=limits,
         metrics=measured,
-        most=limits.threads + limits.waiting + limits.writes * len(served),
+        most_small=limits.threads + few + 2 * limits.waiting + limits.writes * len(served),
+        most_large=few + limits.waiting + limits.writes * len(served),
         keys=access.keys,
         reads_need_a_key=access.reads_need_a_key,
         hosts=access.hosts,
     )
 
-    def find(name: str) -> Served:
+    def find(name: str) -> ServedIndex:
         if name not in served:
             known = ", ".join(served)
             raise Problem(404, f"there is no index {name!r} here: there are {known}", [("name", "no such index")])
         return served[name]
 
-    async def read(work: Callable[..., BaseModel], *arguments: Any) -> Response:
-        return await readers.run(_answer, work, *arguments)
+    async def read(http: Request, work: Callable[..., BaseModel], *arguments: Any) -> Response:
+        return await readers.run(_answer, work, *arguments, gone=partial(_gone, http.receive))
+
+    async def read_within(http: Request, work: Callable[[Allowance], BaseModel], *, large: bool = False) -> Response:
+        """A read whose work has limits: on the threads for small requests, unless it is large."""
+        within = None if http.scope[HAS_KEY] else limits
+        if not large:
+            with suppress(LargeRequestError):
+                return await read(http, work, Allowance(within, only_small=True))
+        arguments = work, Allowance(within, only_small=False)
+        return await large_readers.run(_answer, *arguments, gone=partial(_gone, http.receive))
 
     async def write(name: str, work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return await writers[name].run(_answer, work, *arguments)
@@ -103,19 +115,21 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
         index, body = find(name), await _json(http)
 
-        def work() -> BaseModel:
+        def work(allowed: Allowance) -> BaseModel:
             request = parse(models.search, body)
-            return index.search(to_query(request), to_settings(request), request.details)
+            return index.search(to_query(request), to_settings(request), request.details, allowed)
 
-        return await read(work)
+        return await read_within(http, work, large=len(body) > SMALL_BODY)
 
     @app.get("/v1/indexes/{name}/explain", **answers_with(answers.ExplainAnswer, 404, 422))
     async def explain(
         name: str,
         request: Annotated[models.explain, Query()],  # type: ignore[name-defined]
+        http: Request,
     ) -> Response:
         """Token by token, why a document has its score, and which query embeddings gather it."""
-        return await read(find(name).explain, request.query, request.docno, to_settings(request), request.map)
+        arguments = request.query, request.docno, to_settings(request), request.map
+        return await read_within(http, partial(find(name).explain, *arguments))
 
     @app.get("/v1/indexes/{name}/prune-curve", **answers_with(answers.CurveAnswer, 404, 422))
     async def prune_curve(
@@ -124,33 +138,27 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         http: Request,
     ) -> Response:
         """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
-        stop = Event()
-        watching = asyncio.create_task(_when_gone(http.receive, stop))
-        try:
-            return await read(find(name).curve, request.query, to_settings(request), stop)
-        finally:
-            watching.cancel()
-            stop.set()  # if it was given up, its thread should be too
+        return await read_within(http, partial(find(name).curve, request.query, to_settings(request)), large=True)
 
     @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422))
-    async def info(name: str) -> Response:
+    async def info(name: str, http: Request) -> Response:
         """What the index is and holds."""
-        return await read(find(name).info)
+        return await read(http, find(name).info)
 
     @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer))
-    async def list_indexes() -> Response:
+    async def list_indexes(http: Request) -> Response:
         """Every index that is served."""
-        most = answers.LimitsAnswer(k=limits.k, p=limits.p, query_characters=limits.query_characters)
+        most = answers.LimitsAnswer(**{name: getattr(limits, name) for name in answers.LimitsAnswer.model_fields})
         writable = access.keys is not None
 
         def work() -> BaseModel:
             listed = []
-            for one in served.values():
-                with suppress(ShardsMissingError):  # of one index; the others are there
-                    listed.append(one.info())
+            for index in served.values():
+                with suppress(ShardsMissingError):  # of this index: the others are listed
+                    listed.append(index.info())
             return answers.IndexesAnswer(indexes=listed, limits=most, writable=writable)
 
-        return await read(work)
+        return await read(http, work)
 
     @app.post(
         "/v1/indexes/{name}/documents",
@@ -173,9 +181,9 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         return await write(name, lambda: index.update(to_documents(parse(models.documents, body))))
 
     @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422))
-    async def get(name: str, docno: str) -> Response:
+    async def get(name: str, docno: str, http: Request) -> Response:
         """The stored document of that docno."""
-        return await read(find(name).get, docno)
+        return await read(http, find(name).get, docno)
 
     @app.delete(
         "/v1/indexes/{name}/documents/{docno:path}",
@@ -190,7 +198,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     @app.get("/healthz", response_model=answers.HealthAnswer)
     async def healthz() -> answers.HealthAnswer:
         """That the server answers, and what it serves."""
-        stale = [name for name, one in served.items() if one.stale]
+        stale = [name for name, index in served.items() if index.stale]
         return answers.HealthAnswer(status="ok", indexes=list(served), stale=stale, version=__version__)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
@@ -205,20 +213,20 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
 
 async def _json(http: Request) -> bytes:
-    """The body. Of another type it could come from a form on anybody's web page."""
+    """The body. A body of another type is refused: a form on a page of any site could send it."""
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "send JSON, with the header  Content-Type: application/json")
     return await http.body()
 
 
-async def _when_gone(receive: Receive, stop: Event) -> None:
+async def _gone(receive: Receive) -> None:
+    """Return when the client has closed its connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    stop.set()
 
 
 def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
-    """Do it and write it down as JSON, with what the library refuses as a problem."""
+    """The result of the work as JSON. What the library refuses becomes a problem."""
     try:
         answer = work(*arguments)
         try:
@@ -228,10 +236,8 @@ def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
         return Response(written, media_type="application/json")
     except UsageError as error:
         raise Problem.of_usage(error) from error
-    except DuplicateDocumentError as error:
-        raise Problem.of_field("documents", str(error), status=409) from error
     except ShardsMissingError as error:
-        detail = "a shard of this index cannot be reached: try again, or take the answer of the others with  partial"
+        detail = "a shard of this index cannot be reached: try again, or search the others with  partial"
         raise Problem(503, detail, headers={"Retry-After": "5"}) from error
     except PartlyWrittenError as error:
         detail = "a shard of this index could not be changed, but others were: send the same again, an addition by PUT"

@@ -74,5 +74,5 @@ def _spans(index: AnyIndex, text: str, token_ids: NDArray[np.int32]) -> Sequence
     if not isinstance(encoder, _KnowsSpans):
         return None
     expected, spans = encoder.document_spans(text)
-    # A document may have come with embeddings of its own: then its tokens are not those of its text.
+    # A document may have brought its embeddings: then its tokens are not those of its text.
     return spans if np.array_equal(expected, token_ids) else None

@@ -1,27 +1,51 @@
-"""API keys: read from a file, compared in constant time."""
+"""API keys: read from a file, read again when it changes, compared in constant time."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import SecateursError
+from ..refresh import ThrottledRefresh
 
 _SHORTEST = 16
+_LOG = logging.getLogger("secateurs.service")
 
 
 class ApiKeys:
-    """Only digests are kept. Several keys let one be replaced while the other still works."""
+    """Only digests are kept. With several keys, a new key can be handed out before the old one is withdrawn."""
 
-    def __init__(self, keys: Iterable[str]) -> None:
+    def __init__(self, keys: Iterable[str] = (), path: Path | None = None) -> None:
+        """The keys, or the file with a key on each line; empty lines and lines that begin with # do not count."""
         self._digests = tuple(_digest(key.encode()) for key in keys)
+        self._path, self._version = path, (0, 0)
+        if path is not None:
+            self._read(path)
+            self._newest = ThrottledRefresh(path, lambda: self._read(path), _LOG)
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
-        """One key a line; empty lines and lines that begin with # do not count."""
+        """The keys of a file. A change of the file is seen within a second; if it holds no usable keys, the earlier
+        ones stay valid."""
+        return cls(path=path)
+
+    def allow(self, authorization: bytes) -> bool:
+        """Whether the header is `Bearer KEY` with a key that is valid now."""
+        if self._path is not None and self._newest.is_due:
+            self._newest.run()
+        given = _digest(sent_key(authorization))
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]  # every key, whichever matches
+        return any(matches)
+
+    def _read(self, path: Path) -> None:
         try:
+            status = path.stat()
+            version = status.st_mtime_ns, status.st_size
+            if version == self._version:
+                return
             lines = [line.strip() for line in path.read_text("ascii").splitlines()]
         except OSError as error:
             raise SecateursError(f"the API key file {path} cannot be read ({error.strerror})") from error
@@ -33,14 +57,13 @@ class ApiKeys:
             raise SecateursError(f"there is no key in {path}: {make}")
         if any(len(key) < _SHORTEST for key in keys):
             raise SecateursError(f"a key in {path} has fewer than {_SHORTEST} characters: {make}")
-        return cls(keys)
+        self._digests, self._version = tuple(_digest(key.encode()) for key in keys), version
 
-    def allow(self, authorization: bytes) -> bool:
-        """Whether the header is `Bearer KEY` with one of the keys. Every key is compared, whichever matches."""
-        scheme, _, key = authorization.partition(b" ")
-        given = _digest(key.strip())
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+
+def sent_key(authorization: bytes) -> bytes:
+    """The key of a header `Bearer KEY`; empty if the header is missing or is of another scheme."""
+    scheme, _, key = authorization.partition(b" ")
+    return key.strip() if scheme.lower() == b"bearer" else b""
 
 
 def _digest(key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What one request may ask for, and how many requests are taken on at once."""
+"""What a request may ask for, how much work it may cause, and how many requests are admitted at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..threads import usable_cores
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Beyond a limit the answer is 413, 422, 429 or 503, at once, instead of a server that gets slower and slower."""
+    """Beyond a limit the answer is 413, 422, 429 or 503, so that the other requests are still answered in time."""
 
     body_bytes: int = 4 << 20
     query_characters: int = 2_000
@@ -18,6 +18,8 @@ class Limits:
     p: int = 512  # and the embeddings of a query that brings its own
     nprobe: int = 4_096
     candidates: int = 100_000  # and k_prime
+    gather_work: int = 500_000  # without a key: query embeddings that gather x cells that each looks into
+    score_work: int = 4_000_000  # without a key: documents that are scored x query embeddings
     document_embeddings: int = 4_096  # of a document that brings its own
     batch: int = 100  # documents in one request
     threads: int = field(default_factory=usable_cores)  # searches that run at once
@@ -28,5 +30,5 @@ class Limits:
     def __post_init__(self) -> None:
         for limit in fields(self):
             least = 0 if limit.name == "waiting" else 1e-3 if limit.name == "seconds" else 1
-            if not getattr(self, limit.name) >= least:  # nor is nan
+            if not getattr(self, limit.name) >= least:  # not "<", which is false for nan
                 raise UsageError(f"the limit {limit.name} must be at least {least:g}, not {getattr(self, limit.name)}")

@@ -1,4 +1,4 @@
-"""What Prometheus reads at /metrics. No label comes from a client, so that nobody can fill the memory with names."""
+"""What Prometheus reads at /metrics. No label comes from a client, so that no client can fill the memory with names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _DOCUMENTS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000
 
 
 class Metrics:
-    """A registry of its own for each application, so that two in one process do not mix."""
+    """Each application has a separate registry, so that two applications in a process do not mix their counts."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()

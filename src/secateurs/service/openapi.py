@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from .problems import MEDIA_TYPE, ProblemAnswer
 
 KEY_NEEDED: dict[str, Any] = {"security": [{"key": []}]}
-_ANYWHERE = (401, 413, 421, 429, 500, 503)  # the gate's own refusals, and a server that is too busy or fails
+_ANYWHERE = (401, 413, 421, 429, 500, 503)  # what admission.py refuses, and a server that is too busy or fails
 _COMPONENTS = "#/components/schemas/"
 
 
@@ -28,11 +28,11 @@ def takes(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, bodies: Iterable[type[BaseModel]], reads_need_a_key: bool) -> None:
-    made = app.openapi
+    describe_routes = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            description = made()
+            description = describe_routes()
             for path, operations in description["paths"].items():
                 for operation in operations.values():
                     if reads_need_a_key and path != "/healthz":

@@ -17,6 +17,7 @@ from ..records import SearchSettings
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 10
+_CLIENT_GONE = "Client Closed Request"  # 499, for the metrics: the client does not see it
 
 
 class FieldError(BaseModel):
@@ -34,7 +35,7 @@ class ProblemAnswer(BaseModel):
     errors: list[FieldError] = Field(default=[], description="The fields that are wrong, where it is about fields")
 
 
-class Problem(Exception):  # noqa: N818 (the RFC's own word)
+class Problem(Exception):  # noqa: N818 (the word of the RFC)
     """An error to answer with."""
 
     def __init__(
@@ -54,7 +55,7 @@ class Problem(Exception):  # noqa: N818 (the RFC's own word)
 
     @classmethod
     def of_usage(cls, error: UsageError) -> Problem:
-        """What the library refused. Its messages begin with the name of the setting, where it is about one."""
+        """What the library refused. A message about a setting begins with its name."""
         message = str(error)
         names = SearchSettings.__dataclass_fields__
         field = next((name for name in names if message.startswith((f"{name} ", f"{name}=", f"{name}:"))), None)
@@ -73,12 +74,12 @@ class Problem(Exception):  # noqa: N818 (the RFC's own word)
     def response(self) -> Response:
         answer = {
             "type": "about:blank",
-            "title": HTTPStatus(self.status).phrase,
+            "title": _CLIENT_GONE if self.status == 499 else HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
             "errors": [{"field": field, "message": message} for field, message in self.errors],
         }
-        # ASCII, because a name that a client made up may hold half a surrogate pair, which UTF-8 cannot say.
+        # ASCII, because a field name from a client may hold half a surrogate pair, which UTF-8 cannot encode.
         return Response(json.dumps(answer), self.status, self.headers, MEDIA_TYPE)
 
 
@@ -102,7 +103,7 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _field(place: Sequence[int | str]) -> str:
-    """("embeddings", 3, 0) is embeddings.3.0; a branch of a union has a name too, which nobody wrote."""
+    """("embeddings", 3, 0) is embeddings.3.0. Pydantic's names of the branches of a union are left out."""
     return ".".join(str(part) for part in place if not str(part).startswith(("literal[", "constrained-")))
 
 

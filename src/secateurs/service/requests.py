@@ -1,14 +1,16 @@
-"""What may be sent. The search settings are those of the library: one field for each field of SearchSettings."""
+"""What may be sent. The search settings are those of the library: a field for each field of SearchSettings."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from ..corpus import BadDocumentError, to_document
+from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, to_document
 from ..errors import UsageError
 from ..records import (
     EFFORTS,
@@ -24,7 +26,7 @@ from .limits import Limits
 from .problems import Problem
 
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
-_MOST_KEYS = 50  # each one that is not known is a line in the answer
+_MOST_KEYS = 50  # an unknown key is a line in the answer
 _MOST_DIMENSIONS = 4_096
 _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float32 products overflow
 
@@ -63,13 +65,7 @@ class RequestModels:
         details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
         which = Field(description="Its name", examples=["zipfile.ZipFile"])
         with_map = Field(default=False, description="Tell the similarity of every pair of tokens too")
-        docno = Field(min_length=1, description="Your own stable name for it")
-        shown = Field(default="", description="What is encoded and shown")
-        document = _model(
-            "DocumentRequest",
-            _Document,
-            {"docno": (str, docno), "text": (str, shown)} | _encoded(limits.document_embeddings),
-        )
+        document = _model("DocumentRequest", _Document, _encoded(limits.document_embeddings))
         return cls(
             search=_model(
                 "SearchRequest",
@@ -121,20 +117,36 @@ class _SearchBody(_Body):
         return self
 
 
-class _Document(BaseModel):
-    """Whatever is not named here is metadata."""
-
-    model_config = ConfigDict(
-        extra="allow",
-        strict=True,
-        json_schema_extra={
-            "examples": [{"docno": "fish", "text": "Goldfish grow as large as their pond.", "year": 2020}]
+def _describe_document(schema: dict[str, Any]) -> None:
+    """Add to the description what `to_document` takes: it decides about these fields, not Pydantic."""
+    also_named = "Also accepted as {}. The first of these names that is there counts, the others are metadata"
+    schema["properties"] = {
+        "docno": {
+            "anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}],
+            "description": f"A stable name of your choice. {also_named.format(', '.join(DOCNO_FIELDS[1:]))}",
         },
-    )
+        "text": {
+            "type": "string",
+            "description": f"What is encoded and shown. {also_named.format(', '.join(TEXT_FIELDS[1:]))}. "
+            "May be missing beside embeddings",
+        },
+        "title": {"description": "Metadata. A text goes in front of the document's text too, unless it has embeddings"},
+    } | schema["properties"]
+    schema["allOf"] = [
+        {"anyOf": [{"required": [name]} for name in DOCNO_FIELDS]},
+        {"anyOf": [{"required": [name]} for name in (*TEXT_FIELDS, "embeddings")]},
+    ]
+    schema["examples"] = [{"docno": "fish", "text": "Goldfish grow as large as their pond.", "year": 2020}]
+
+
+class _Document(BaseModel):
+    """A document as the library takes it: every field that is not named here is metadata."""
+
+    model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_describe_document)
 
 
 def parse(model: type[BaseModel], body: bytes) -> Any:
-    """A body as one of the models. It may be large, so this is for a thread, not for the event loop."""
+    """A body as a model. It may be large, so that this runs on a thread, not on the event loop."""
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -161,22 +173,46 @@ def to_query(request: Any) -> str | EncodedText:
 
 
 def to_documents(request: Any) -> list[Document]:
-    """As Index.add takes them."""
+    """As Index.add takes them. `to_document` decides what a document is, as it does for the library."""
     documents = []
     for number, item in enumerate(request.documents):
         place = f"documents.{number}"
-        metadata = dict(item.model_extra or {})
         if item.embeddings is None and _has_tokens(item):
             raise Problem.of_field(f"{place}.embeddings", "are missing: token_ids and token_kinds belong to them")
+        fields = dict(item.model_extra or {})
         try:
             if item.embeddings is None:
-                documents.append(to_document({"docno": item.docno, "text": item.text, **metadata}))
+                documents.append(to_document(fields))
             else:
-                encoded = _to_encoded(item, f"{place}.")
-                documents.append(to_document(Document(item.docno, item.text, metadata, encoded)))
+                documents.append(_with_embeddings(fields, _to_encoded(item, f"{place}.")))
         except BadDocumentError as error:
-            raise Problem.of_field(place, str(error)) from error
+            raise _bad_document(place, fields, error) from error
     return documents
+
+
+def _with_embeddings(fields: dict[str, Any], encoded: EncodedText) -> Document:
+    """A document that brings its embeddings. Its text is only shown, so that it may be missing or empty."""
+    text_field = _given(fields, TEXT_FIELDS) or TEXT_FIELDS[0]
+    # A mapping needs a text, so it is read with a stand-in first; then `to_document` checks the text itself.
+    named = to_document({**fields, text_field: "-"})
+    return to_document(Document(named.docno, fields.get(text_field, ""), named.metadata, encoded))
+
+
+def _bad_document(place: str, fields: dict[str, Any], error: BadDocumentError) -> Problem:
+    """The library's message names the field that is wrong. Values may be long, so that it is cut."""
+    names = {"docno": DOCNO_FIELDS, "text": TEXT_FIELDS}
+    found = re.search(r"\b(docno|text|metadata)\b", str(error))
+    if found is None or found[1] not in names:
+        return Problem.of_field(place, f"{error!s:.200}")
+    given = _given(fields, names[found[1]])
+    if given is None:
+        return Problem.of_field(f"{place}.{found[1]}", f"is missing: give one of {', '.join(names[found[1]])}")
+    return Problem.of_field(f"{place}.{given}", f"{error!s:.200}")
+
+
+def _given(fields: dict[str, Any], names: Sequence[str]) -> str | None:
+    """The name under which the document has it: `to_document` takes the first as well."""
+    return next((name for name in names if name in fields), None)
 
 
 def _has_tokens(item: Any) -> bool:
@@ -186,7 +222,7 @@ def _has_tokens(item: Any) -> bool:
 def _to_encoded(item: Any, place: str) -> EncodedText:
     for name in ("token_ids", "token_kinds"):
         if getattr(item, name) is None:
-            raise Problem.of_field(place + name, "is missing: embeddings need one for each of them")
+            raise Problem.of_field(place + name, "is missing: there must be an entry for each embedding")
     try:
         return EncodedText(item.embeddings, item.token_ids, item.token_kinds)
     except UsageError as error:
@@ -202,7 +238,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
     def up_to(most: int) -> Any:
         return Annotated[int, Field(ge=1, le=most)]
 
-    # A setting that is not here is taken as the dataclass declares it, so a new one is served the day it exists.
+    # A setting that is not here is taken as the dataclass declares it, so that a new setting is served too.
     kinds: dict[str, Any] = get_type_hints(SearchSettings) | {
         "k": up_to(limits.k),
         "p": up_to(limits.p) | Literal["auto", "all"] | None,
@@ -221,7 +257,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
 
 
 def _encoded(most: int) -> dict[str, Any]:
-    def some(kind: Any) -> Any:
+    def optional_list(kind: Any) -> Any:
         return _listed(kind, most) | None
 
     number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
@@ -230,16 +266,16 @@ def _encoded(most: int) -> dict[str, Any]:
     kinds = ", ".join(f"{kind.value} {kind.name.lower()}" for kind in TokenKind)
     return {
         "embeddings": (
-            some(_listed(number, _MOST_DIMENSIONS)),
+            optional_list(_listed(number, _MOST_DIMENSIONS)),
             Field(default=None, description="Instead of text: a row for each token"),
         ),
-        "token_ids": (some(token_id), Field(default=None, description="The token id behind each embedding")),
-        "token_kinds": (some(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
+        "token_ids": (optional_list(token_id), Field(default=None, description="The token id behind each embedding")),
+        "token_kinds": (optional_list(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
     }
 
 
 def _listed(kind: Any, most: int, least: int = 0) -> Any:
-    """Given up at the first wrong item: a large body could be wrong in a million places, each with a message."""
+    """Parsing stops at the first wrong item: a large body could be wrong in a million places, each with a message."""
     return Annotated[list[kind], Field(min_length=least, max_length=most, fail_fast=True)]
 
 

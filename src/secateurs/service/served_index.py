@@ -1,28 +1,32 @@
-"""One index as it is served: the library's verbs, with the encodings of recent queries kept."""
+"""An index as it is served: the library's verbs, with a cache of the encodings of recent queries."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from threading import Event, Lock
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
+from cachetools import LRUCache
 
+from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
-from ..errors import SecateursError, UsageError
-from ..records import Document, EncodedText, Ranking, SearchSettings, TokenKind
+from ..errors import DuplicateDocumentError, SecateursError, UsageError
+from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
+from ..refresh import ThrottledRefresh
+from ..search import decide
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
     CurvePoint,
     DocumentAnswer,
     ExplainAnswer,
+    Highlight,
     HitAnswer,
     InfoAnswer,
     QueryToken,
@@ -30,31 +34,53 @@ from .answers import (
     TokenMatch,
 )
 from .highlights import highlights, similarity_map
+from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
+from .request_work import Allowance, Work
 
-_CACHE_BYTES = 16 << 20  # some 1,300 queries of 32 embeddings
+_CACHE_BYTES = 16 << 20  # about 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
-_RUNS = 2  # of each point of a curve: the quicker one is less disturbed by whatever else runs
-_REFRESH_SECONDS = 1.0
+_RUNS = 2  # of each point of a curve: the quicker one is less disturbed by other work on the machine
 
 _LOG = logging.getLogger("secateurs.service")
 
 
-class Served:
+class _EncodedQuery(NamedTuple):
+    query: EncodedText
+    milliseconds: float  # of encoding
+    loading_milliseconds: float  # of the model, before that
+
+
+def query_cache(most_bytes: int) -> LRUCache[str, EncodedText]:
+    """Encodings by text, limited by bytes: a query may have many embeddings. The least recently used is dropped."""
+    return LRUCache(most_bytes, getsizeof=lambda encoded: encoded.embeddings.nbytes)
+
+
+class ServedIndex:
+    """Searches take `allowed`: how much work they may be."""
+
     def __init__(self, name: str, index: AnyIndex, metrics: Metrics) -> None:
         self.name, self.index = name, index
         self._metrics = metrics
-        self._cache = _QueryCache(_CACHE_BYTES)
+        self._cache: LRUCache[str, EncodedText] = query_cache(_CACHE_BYTES)
+        self._cache_lock = Lock()
         self._writing = Lock()
-        self._refreshed = time.monotonic()
-        self.stale = False  # what another process wrote cannot be read
+        self._newest = ThrottledRefresh(name, index.refresh, _LOG)
         metrics.documents.labels(name).set_function(lambda: len(index))
 
-    def search(self, query: str | EncodedText, settings: Mapping[str, Any], details: bool) -> SearchAnswer:
-        ranking = self._search(query, settings)
+    @property
+    def stale(self) -> bool:
+        """Whether another process has written what cannot be read: an earlier state is served."""
+        return self._newest.problem is not None
+
+    def search(
+        self, query: str | EncodedText, settings: Mapping[str, Any], details: bool, allowed: Allowance
+    ) -> SearchAnswer:
+        encoded = self._encode(query, settings, allowed)
+        allowed.check(self._estimate(encoded.query, settings), settings)
+        ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
-        index = self.index
         return SearchAnswer(
             hits=[
                 HitAnswer(
@@ -63,19 +89,23 @@ class Served:
                     score=hit.score,
                     text=hit.text,
                     metadata=dict(hit.metadata),
-                    highlights=highlights(index, ranking.query, hit.docno, hit.text) if details else None,
+                    highlights=self._highlights(ranking.query, hit) if details else None,
                 )
                 for rank, hit in enumerate(ranking, start=1)
             ],
             kept=list(ranking.kept),
             plan=asdict(ranking.plan),
             stats=ranking.stats,
+            search_milliseconds=ranking.stats.search_milliseconds,
             tokens=self._tokens(ranking, settings) if details else None,
         )
 
-    def explain(self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool) -> ExplainAnswer:
-        self._check(query, settings)
-        encoded = self._encode(query)[0]
+    def explain(
+        self, query: str, docno: str, settings: Mapping[str, Any], with_map: bool, allowed: Allowance
+    ) -> ExplainAnswer:
+        encoded = self._encode(query, settings, allowed).query
+        # Each kept embedding gathers alone, then all of them together.
+        allowed.check(self._estimate(encoded, settings).times(gather=2, score=1), settings)
         with self._finding(docno):
             explanation = self.index.explain(encoded, docno, **settings)
             similarities = similarity_map(self.index, encoded, docno) if with_map else None
@@ -92,18 +122,20 @@ class Served:
             map=similarities,
         )
 
-    def curve(self, query: str, settings: Mapping[str, Any], stop: Event) -> CurveAnswer:
-        """The query with every p, or with 32 of them, beside the unpruned ranking, unless nobody waits any longer."""
-        full = self._search(query, {**settings, "p": None})
+    def curve(self, query: str, settings: Mapping[str, Any], allowed: Allowance) -> CurveAnswer:
+        """The query with every p beside the unpruned ranking; with fewer values of p, if a query has very many
+        embeddings or every p would be more work than the limits allow."""
+        encoded, unpruned = self._encode(query, settings, allowed), {**settings, "p": None}
+        count, limits = len(encoded.query), allowed.limits
+        most = _MOST_POINTS if limits is None else self._points_within(limits, encoded.query, unpruned)
+        full = self._search(encoded, unpruned)
         wanted = {hit.docno for hit in full}
-        count = len(full.query)
         points = []
-        for p in np.unique(np.linspace(1, count, min(count, _MOST_POINTS)).round().astype(int)).tolist():
-            if stop.is_set():
-                raise Problem(503, "not finished: the curve was given up")
+        for p in np.unique(np.linspace(1, count, min(count, most)).round().astype(int)).tolist():
+            stop_if_cancelled()
             runs = [full]
             if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
-                runs = [self._search(full.query, {**settings, "p": p}) for _ in range(_RUNS)]
+                runs = [self._search(encoded, {**settings, "p": p}) for _ in range(_RUNS)]
             pruned = runs[0]
             stats = pruned.stats
             points.append(
@@ -126,14 +158,10 @@ class Served:
         return DocumentAnswer(docno=docno, text=document.text, metadata=dict(document.metadata))
 
     def add(self, documents: Sequence[Document]) -> ChangesAnswer:
-        self._check_documents(documents)
-        with self._writing:
-            return ChangesAnswer(**asdict(self.index.add(documents, progress=False)))
+        return self._write(documents, replacing=False)
 
     def update(self, documents: Sequence[Document]) -> ChangesAnswer:
-        self._check_documents(documents)
-        with self._writing:
-            return ChangesAnswer(**asdict(self.index.update(documents, progress=False)))
+        return self._write(documents, replacing=True)
 
     def delete(self, docno: str) -> ChangesAnswer:
         with self._writing:
@@ -145,24 +173,45 @@ class Served:
     def info(self) -> InfoAnswer:
         self._refresh()
         facts = self.index.info()
-        del facts["path"]  # where it lies on the server is nobody's business
+        del facts["path"]  # clients do not learn where it is on the server
         if "model" in facts["encoder"]:
             facts["encoder"]["model"] = Path(facts["encoder"]["model"]).name
-        if "shards" in facts:  # nor are the names of machines
+        if "shards" in facts:  # nor the names of machines
             facts["shards_missing"] = sum(shard["missing"] for shard in facts["shards"])
             facts["shards"] = len(facts["shards"])
         return InfoAnswer(name=self.name, **facts)
 
-    def _search(self, query: str | EncodedText, settings: Mapping[str, Any]) -> Ranking:
-        self._check(query, settings)
-        encoded, milliseconds = self._encode(query)
-        ranking: Ranking = self.index.search(encoded, **settings)
+    def _search(self, encoded: _EncodedQuery, settings: Mapping[str, Any]) -> Ranking:
+        """A search, with the times of encoding and loading counted where the library counts them."""
+        ranking = self.index.search(encoded.query, **settings)
         stats = ranking.stats
-        timed = {**stats.milliseconds, "encode": stats.milliseconds["encode"] + milliseconds}
-        return replace(ranking, stats=replace(stats, milliseconds=timed))
+        timed = replace(
+            stats,
+            milliseconds={**stats.milliseconds, "encode": stats.milliseconds["encode"] + encoded.milliseconds},
+            loading_milliseconds=stats.loading_milliseconds + encoded.loading_milliseconds,
+        )
+        return replace(ranking, stats=timed)
+
+    def _estimate(self, query: EncodedText, settings: Mapping[str, Any]) -> Work:
+        """The work of a search. It decides again what is done, but the index remembers the result of the filter."""
+        searched = self.index.searched()
+        decision = decide(searched, query, SearchSettings.of(settings))
+        return Work.of(decision, len(query), len(searched), searched.shards)
+
+    def _points_within(self, limits: Limits, query: EncodedText, unpruned: Mapping[str, Any]) -> int:
+        """How many points of a curve the limits allow: two at least, or it is refused."""
+        work = self._estimate(query, unpruned)
+        if work.gather == 0:  # exhaustive, so that there is one search
+            work.check(limits, unpruned)
+            return _MOST_POINTS
+        # Beside the unpruned search each point is searched _RUNS times, with half of the embeddings on average.
+        work.times(gather=1 + _RUNS, score=1 + 2 * _RUNS).check(limits, unpruned)
+        by_gathering = (limits.gather_work / work.gather - 1) * 2 / _RUNS
+        by_scoring = (limits.score_work / max(work.score, 1) - 1) / _RUNS
+        return max(2, min(_MOST_POINTS, int(by_gathering), int(by_scoring)))
 
     def _check(self, query: str | EncodedText, settings: Mapping[str, Any]) -> None:
-        """What the library would refuse with the name of a folder in its message."""
+        """Refuse what the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
         if gather not in ("auto", *self.index.gatherers):
@@ -175,7 +224,7 @@ class Served:
         for number, document in enumerate(documents):
             wrong = None
             if self.index.has_encoder and document.encoded is not None:
-                wrong = "are made by this index's own encoder: send the text only"
+                wrong = "come from the encoder of this index: send the text only"
             elif not self.index.has_encoder and document.encoded is None:
                 wrong = "are missing: this index was built without an encoder"
             elif document.encoded is not None and document.encoded.embeddings.shape[1] != dim:
@@ -183,20 +232,56 @@ class Served:
             if wrong:
                 raise Problem.of_field(f"documents.{number}.embeddings", wrong)
 
-    def _encode(self, query: str | EncodedText) -> tuple[EncodedText, float]:
-        """The encoded query, and the milliseconds that took."""
+    def _write(self, documents: Sequence[Document], replacing: bool) -> ChangesAnswer:
+        self._check_documents(documents)
+        write = self.index.update if replacing else self.index.add
+        with self._writing:
+            try:
+                return ChangesAnswer(**asdict(write(documents, progress=False)))
+            except DuplicateDocumentError as error:
+                raise self._conflict(documents, replacing) from error
+
+    def _conflict(self, documents: Sequence[Document], replacing: bool) -> Problem:
+        """The first docno that is twice among the documents or, when they are added, in the index already."""
+        places: dict[str, str] = {}
+        for number, document in enumerate(documents):
+            place = f"documents.{number}"
+            if not replacing and document.docno in self.index:
+                message = f"{document.docno!r} is in the index already: to replace it, send it with PUT"
+            elif document.docno in places:
+                message = f"{document.docno!r} is already that of {places[document.docno]}"
+            else:
+                places[document.docno] = place
+                continue
+            return Problem.of_field(f"{place}.docno", message, status=409)
+        return Problem.of_field("documents", "a docno is in the index already", status=409)
+
+    def _encode(self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance) -> _EncodedQuery:
+        """The encoded query, after a check of what the library would refuse too."""
+        self._check(query, settings)
+        allowed.check_query(query)
+        loading = self.index.load(query)
         started = time.perf_counter()
-        encoded = self._cache.get(query) if isinstance(query, str) else None
-        if isinstance(query, str):
-            self._metrics.cached.labels("no" if encoded is None else "yes").inc()
+        encoded = self._recent(query) if isinstance(query, str) else None
         if encoded is None:
             try:
                 encoded = self.index.encode_query(query)
             except UsageError as error:
                 raise Problem.of_field("query" if isinstance(query, str) else "embeddings", str(error)) from error
             if isinstance(query, str):
-                self._cache.put(query, encoded)
-        return encoded, (time.perf_counter() - started) * 1000
+                with self._cache_lock, suppress(ValueError):  # larger than the whole cache
+                    self._cache[query] = encoded
+        return _EncodedQuery(encoded, (time.perf_counter() - started) * 1000, loading)
+
+    def _recent(self, query: str) -> EncodedText | None:
+        with self._cache_lock:
+            encoded = self._cache.get(query)
+        self._metrics.cached.labels("no" if encoded is None else "yes").inc()
+        return encoded
+
+    def _highlights(self, query: EncodedText, hit: Hit) -> list[Highlight] | None:
+        stop_if_cancelled()
+        return highlights(self.index, query, hit.docno, hit.text)
 
     def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
         query = ranking.query
@@ -220,7 +305,7 @@ class Served:
 
     @contextmanager
     def _finding(self, docno: str) -> Iterator[None]:
-        """Not found is 404, also if somebody deletes the document just now."""
+        """A document that is not there is 404, also if it is deleted at this moment."""
         try:
             yield
         except SecateursError as error:
@@ -231,43 +316,10 @@ class Served:
     def _refresh(self) -> None:
         """See what other processes have written, not more often than each second.
 
-        Not while this process writes: a slow look at an older state must not replace the one just written.
+        Not while this process writes: a slow look at an older state must not replace the state just written.
         """
-        now = time.monotonic()
-        if now - self._refreshed > _REFRESH_SECONDS and self._writing.acquire(blocking=False):
+        if self._newest.is_due and self._writing.acquire(blocking=False):
             try:
-                self._refreshed = now
-                self.index.refresh()
-                self.stale = False
-            except (SecateursError, OSError) as error:
-                if not self.stale:  # said once, not every second
-                    _LOG.warning(
-                        "%s: what was written since cannot be read, so it is not served (%s)", self.name, error
-                    )
-                self.stale = True
+                self._newest.run()
             finally:
                 self._writing.release()
-
-
-class _QueryCache:
-    """The least recently asked query makes room, by bytes, because a query may have many embeddings."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most, self._held = most_bytes, 0
-        self._entries: OrderedDict[str, EncodedText] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, text: str) -> EncodedText | None:
-        with self._lock:
-            if text in self._entries:
-                self._entries.move_to_end(text)
-            return self._entries.get(text)
-
-    def put(self, text: str, encoded: EncodedText) -> None:
-        with self._lock:
-            if text not in self._entries:
-                self._entries[text] = encoded
-                self._held += encoded.embeddings.nbytes
-            while self._held > self._most:
-                _, dropped = self._entries.popitem(last=False)
-                self._held -= dropped.embeddings.nbytes

@@ -1,4 +1,4 @@
-"""Opens the indexes, runs uvicorn, and stops it without losing what runs."""
+"""Opens the indexes, runs uvicorn, and finishes the requests that run when it stops."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def serve(
     replicas: int = 1,
     say: Callable[[str], None] = print,
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C. `say` is told where, and what is and is not allowed.
+    """Serve until SIGTERM or Ctrl-C. `say` prints the address, and what is and is not allowed.
 
     Collections in shards are served too: by this process, or with `ray`, the address of a cluster, from there.
     """
@@ -54,8 +54,8 @@ def serve(
         for name, index in indexes.items():
             say(f"{name}: {len(index):,} documents")
         if not _is_loopback(host):
-            who = "whoever has a key" if require_key_for_reads else "ANYBODY who can reach it"
-            say(f"WARNING: {host} can be reached from other machines: {who} can read these indexes.")
+            readers = "every client with a key" if require_key_for_reads else "EVERY client, without a key,"
+            say(f"WARNING: {host} can be reached from other machines: {readers} can read these indexes.")
         say("Writes need a key." if keys else "Writes are off: give  --api-key-file FILE  to allow them with a key.")
         say(f"Explore:  http://{_in_address(host)}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
         _run(app, listener)
@@ -69,7 +69,7 @@ def open_indexes(paths: Sequence[Path], **options: Any) -> dict[str, AnyIndex]:
     for path in paths:
         name = path.resolve().stem
         if name in named:
-            raise UsageError(f"{named[name]} and {path} would both be served as {name!r}: rename one of the folders")
+            raise UsageError(f"{named[name]} and {path} would both be served as {name!r}: rename a folder")
         named[name] = path
     encoders: dict[str, Encoder] = {}
     opened: dict[str, AnyIndex] = {}
@@ -106,7 +106,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65535:  # the system's own functions take it modulo 65536
+    if not 0 <= port <= 65535:  # the system's functions take it modulo 65536
         raise UsageError(f"--port is a number from 0 to 65535, not {port}")
     try:
         family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -137,7 +137,7 @@ def _run(app: object, listener: socket.socket) -> None:
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_SECONDS_TO_FINISH,
-        limit_concurrency=1_000,  # connections; the gate's own limit on requests is lower and answers better
+        limit_concurrency=1_000,  # connections; admission.py admits fewer requests, and its answer says more
         ws="none",
     )
     # uvicorn raises the signal again after an orderly shutdown; the process should then just end, with code 0.
@@ -147,4 +147,4 @@ def _run(app: object, listener: socket.socket) -> None:
 
 
 def _end_quietly(number: int, frame: FrameType | None) -> None:
-    """Called when all is done already."""
+    """Called after the shutdown is complete."""

@@ -3,59 +3,84 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, TypeVar
 
+from ..cancellation import cancelled_by
 from .problems import Problem
 
 _T = TypeVar("_T")
 
 
 class Workers:
-    """A fixed number of threads with a short queue. What does not fit is refused, not kept waiting."""
+    """A fixed number of threads with a short queue. Work that does not fit into the queue is refused at once."""
 
     def __init__(self, what: str, threads: int, most: int, seconds: float | None = None) -> None:
-        """`most` is what may run and wait together; without `seconds` work is always finished, as a write must be."""
+        """`most` is what may run and wait together. Without `seconds`, work is always finished, as a write must be."""
         self._what, self._threads, self._most, self._seconds = what, threads, most, seconds
         self._unfinished = 0
 
     def __enter__(self) -> Workers:
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"secateurs-{self._what}")
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix=f"secateurs-{self._what.replace(' ', '-')}")
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Wait for what runs, and drop what has not begun, unless it must be finished."""
+        """Wait for what runs. What has not begun is dropped, unless it must be finished."""
         self._pool.shutdown(wait=True, cancel_futures=self._seconds is not None)
 
-    async def run(self, work: Callable[..., _T], *arguments: Any) -> _T:
+    async def run(
+        self, work: Callable[..., _T], *arguments: Any, gone: Callable[[], Awaitable[None]] | None = None
+    ) -> _T:
+        """The result of the work, done on a thread. `gone` returns when the client has gone away.
+
+        Work with a time limit is cancelled when that has passed, or when the client has gone: it is dropped if it
+        waits, and if it runs it stops at its next call of `stop_if_cancelled` and gives its thread back.
+        """
         if self._unfinished >= self._most:
             raise Problem.too_many(self._what)
-        loop = asyncio.get_running_loop()
+        loop, stop = asyncio.get_running_loop(), Event()
         self._unfinished += 1
-        future = self._pool.submit(work, *arguments)
-        # Counted until the thread is done: a search that nobody waits for any longer still keeps its thread busy.
+        if self._seconds is None:
+            future = self._pool.submit(work, *arguments)
+        else:
+            future = self._pool.submit(_cancellable, stop, work, *arguments)
+        # Counted until the thread is free again, which is later than the answer if the work was cancelled.
         future.add_done_callback(lambda done: _from_thread(loop, self._finished))
         waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(_looked_at)
+        waiting.add_done_callback(_retrieve_error)
         if self._seconds is None:
             return await asyncio.shield(waiting)
-        finished, _ = await asyncio.wait([waiting], timeout=self._seconds)
-        if not finished:
-            future.cancel()  # if it has not begun
+        watching: list[asyncio.Future[Any]] = [asyncio.ensure_future(gone())] if gone is not None else []
+        try:
+            await asyncio.wait({waiting, *watching}, timeout=self._seconds, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                return waiting.result()
+            if any(watcher.done() for watcher in watching):
+                raise Problem(499, "given up: the client has gone away")
             raise Problem(
                 503,
                 f"not finished after {self._seconds:g} seconds: ask for less, or try again later",
                 headers={"Retry-After": "5"},
             )
-        return waiting.result()
+        finally:
+            stop.set()
+            future.cancel()
+            for watcher in watching:
+                watcher.cancel()
 
     def _finished(self) -> None:
         self._unfinished -= 1
 
 
-def _looked_at(done: asyncio.Future[Any]) -> None:
-    """Nobody waits any longer for work that was given up, and asyncio would complain about its error."""
+def _cancellable(stop: Event, work: Callable[..., _T], *arguments: Any) -> _T:
+    with cancelled_by(stop):
+        return work(*arguments)
+
+
+def _retrieve_error(done: asyncio.Future[Any]) -> None:
+    """asyncio logs an error that is never retrieved, as that of cancelled work would be."""
     if not done.cancelled():
         done.exception()
 

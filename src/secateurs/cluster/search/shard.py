@@ -26,6 +26,7 @@ from ...frequencies import Frequencies
 from ...index import Index
 from ...pruning import keep
 from ...records import Changes, Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
+from ...refresh import ThrottledRefresh
 from ...search import Decision, Found, Matching, OneIndex, Stopwatch, find, gather
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
@@ -34,7 +35,7 @@ from ...storage.indexing import Item
 from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
-_REFRESH_SECONDS = 1.0
+_SECONDS_TO_WAIT = 1.0  # for a commit that another replica has written
 _PAUSE = 0.02
 
 _LOG = logging.getLogger("secateurs.cluster")
@@ -83,15 +84,14 @@ class ShardWrite:
 class Shard:
     def __init__(self, path: str) -> None:
         self._index = Index(Path(path))
-        self._looked = time.monotonic()
-        self._problem: str | None = None
+        self._newest = ThrottledRefresh(path, self._index.refresh, _LOG)
         self._index.load()
 
     def state(self, commit: int, known: int | None = None, look: bool = False) -> State | None:
         """None if it is still at the commit `known`. With `look`, what others have written up to now is included."""
         snapshot = self._at(commit, look)
         manifest = snapshot.manifest
-        if manifest.commit == known and self._problem is None:
+        if manifest.commit == known and self._newest.problem is None:
             return None
         return State(
             manifest.commit,
@@ -100,7 +100,7 @@ class Shard:
             dict(manifest.encoder),
             snapshot.gatherers,
             snapshot.frequencies,
-            self._problem,
+            self._newest.problem,
         )
 
     def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None, KnownKeys]:
@@ -191,25 +191,17 @@ class Shard:
 
     def _at(self, commit: int, look: bool = False) -> Snapshot:
         """A state that is not older than the commit, and what others had written a second ago."""
-        if look or time.monotonic() - self._looked > _REFRESH_SECONDS:
-            self._refresh()
-        end = time.monotonic() + _REFRESH_SECONDS
+        if look or self._newest.is_due:
+            self._newest.run()
+        end = time.monotonic() + _SECONDS_TO_WAIT
         while self._index.manifest.commit < commit:  # some file systems show others' renames late
-            self._refresh()
+            self._newest.run()
             if self._index.manifest.commit < commit and time.monotonic() > end:
-                raise SecateursError(f"{self._index.path} is not up to date here: {self._problem or 'try again'}")
+                raise SecateursError(
+                    f"{self._index.path} is not up to date here: {self._newest.problem or 'try again'}"
+                )
             time.sleep(_PAUSE)
         return self._index.snapshot
-
-    def _refresh(self) -> None:
-        self._looked = time.monotonic()
-        try:
-            self._index.refresh()
-            self._problem = None
-        except (SecateursError, OSError) as error:
-            if self._problem is None:  # said once, not every second
-                _LOG.warning("%s: what was written since cannot be read (%s)", self._index.path, error)
-            self._problem = str(error)
 
 
 def _decision(snapshot: Snapshot, query: ShardQuery) -> Decision:

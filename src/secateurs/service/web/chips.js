@@ -21,7 +21,7 @@ function chip(run, choose) {
   const last = run.at(-1);
   const rarity = isWord(token)
     ? `${number(token.collection_frequency)} in the collection`
-    : "special: it matches no word of its own";
+    : "special: it stands for no word of the query";
   const count = run.length > 1 ? ` ×${run.length}` : "";
   const state = token.kept ? "kept" : "pruned";
   const button = el(

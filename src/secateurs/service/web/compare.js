@@ -3,13 +3,10 @@
 import { el, ms, number } from "./dom.js";
 import { movement } from "./results.js";
 
-export const searchMs = (stats) =>
-  Object.entries(stats.milliseconds).reduce((sum, [stage, spent]) => sum + (stage === "encode" ? 0 : spent), 0);
-
-// Times come from the curve where there is one: there, every p was timed in one go, on one thread.
-function timeOf({ stats }, curve) {
-  const point = curve?.points.find((one) => one.p === stats.embeddings_kept);
-  return ms(point && curve.gather !== "exhaustive" ? point.milliseconds : searchMs(stats));
+// Times come from the curve if it is there: it times every p on the same thread, right after each other.
+function timeOf({ stats, search_milliseconds: spent }, curve) {
+  const point = curve?.points.find((candidate) => candidate.p === stats.embeddings_kept);
+  return ms(point && curve.gather !== "exhaustive" ? point.milliseconds : spent);
 }
 
 function costs(pruned, full, curve) {

@@ -2,7 +2,7 @@
 
 import { ApiError, explain, hasKey, listIndexes, pruneCurve, search, setKey } from "./api.js";
 import { chips } from "./chips.js";
-import { compare, searchMs } from "./compare.js";
+import { compare } from "./compare.js";
 import { curve } from "./curve.js";
 import { el, find, ms, number, plural } from "./dom.js";
 import { hitItem } from "./results.js";
@@ -49,7 +49,7 @@ function show() {
   if (!known) state.index = indexes[0].name;
   if (state.p !== "auto") state.p = Math.min(state.p, limits.p);
   if (location.hash) writeState(state); // as the page itself writes it
-  const index = indexes.find((one) => one.name === state.index);
+  const index = indexes.find((served) => served.name === state.index);
   find("index").value = state.index;
   find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}`;
   if (find("query").value !== state.q) find("query").value = state.q;
@@ -72,7 +72,7 @@ function welcome(index) {
   const code = (text) => el("code", {}, text);
   let content = [
     el("h2", {}, "A few embeddings find nearly all that the rest would"),
-    el("p", {}, "A query becomes some 32 embeddings. Those of its rarest words gather nearly every document that belongs at the top; all of them score what was gathered. Ask something, then:"),
+    el("p", {}, "A query becomes about 32 embeddings. Those of its rarest words gather nearly every document that belongs at the top; all of them score what was gathered. Ask something, then:"),
     el("ul", {},
       el("li", {}, "move the slider, and see the ranking and the number of documents gathered change;"),
       el("li", {}, "compare with the unpruned ranking: what moved, what was lost, what it cost;"),
@@ -82,7 +82,7 @@ function welcome(index) {
   if (index.documents === 0) {
     content = [
       el("h2", {}, "This index is empty"),
-      el("p", {}, "It holds no documents yet, so there is nothing to find. Add some with ", code(`POST /v1/indexes/${index.name}/documents`), " and load this page again."),
+      el("p", {}, "It holds no documents yet, so there is nothing to find. Add documents with ", code(`POST /v1/indexes/${index.name}/documents`), " and load this page again."),
     ];
   } else if (index.encoder.kind === "precomputed") {
     content = [
@@ -146,7 +146,7 @@ function render(pruned, { full, points, encode }) {
   const held = document.activeElement?.closest("#chips button")?.dataset.last;
   find("chips").replaceChildren(...chips(tokens, chooseP));
   if (held) find("chips").querySelector(`[data-last="${held}"]`)?.focus();
-  find("encoded").textContent = `encoded in ${ms(encode)}`;
+  find("encoded").textContent = encode < 0.1 ? "encoded before" : `encoded in ${ms(encode)}`; // from the cache
   const all = pruned.plan.gather === "exhaustive";
   const missing = stats.shards_missing;
   find("note").hidden = !all && !missing;
@@ -158,11 +158,11 @@ function render(pruned, { full, points, encode }) {
   shown = pruned.hits.map((hit) => hitItem(hit, tokens, before.get(hit.docno), toggle));
   const nothing = el("li", { class: "card hit" }, el("p", {}, "Nothing was found."));
   find("hits").replaceChildren(...(shown.length ? shown.map((hit) => hit.item) : [nothing]));
-  for (const hit of shown.filter((one) => one.docno === state.open)) {
+  for (const hit of shown.filter((item) => item.docno === state.open)) {
     hit.set(true);
     fillPanel(hit.docno, hit.panel);
   }
-  const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(searchMs(stats))}`;
+  const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(pruned.search_milliseconds)}`;
   find("results-facts").textContent = saved;
   find("status").textContent = `${plural(pruned.hits.length, "result")}. ${saved}.`;
   const marked = pruned.hits.some((hit) => hit.highlights?.length);

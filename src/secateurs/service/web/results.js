@@ -58,7 +58,7 @@ export function hitItem(hit, tokens, before, toggle) {
       ),
       el("span", { class: "score", title: "exact score, Eq. 1" }, hit.score.toFixed(2)),
     ),
-    ...(hit.text ? markedText(hit, tokens) : [el("p", { class: "quiet" }, "This document has no text.")]),
+    ...markedText(hit, tokens),
     metadata(hit.metadata),
     button,
     panel,

@@ -49,7 +49,7 @@ function* pieces(points, marks, from, to) {
     if (end <= start) continue;
     if (start > at) yield points.slice(at, start).join("");
     const kind = mark.shade > 0 ? "word" : "expansion";
-    // Similarities of a word's own match lie between about 0.5 and 1; below that there is little to show.
+    // Similarities of a word and its match lie between about 0.5 and 1; below that there is little to show.
     const depth = Math.min(Math.max((mark.shade - 0.45) / 0.55, 0.12), 1);
     yield el("mark", { class: kind, title: mark.title, vars: { "--depth": depth.toFixed(2) } },
       points.slice(start, end).join(""));

@@ -5,9 +5,9 @@ import { isWord } from "./chips.js";
 
 function sentence(explanation) {
   const kept = explanation.tokens.filter((token) => token.kept);
-  const names = (some) => {
-    const words = some.filter(isWord).map((token) => token.token);
-    const others = some.length - words.length;
+  const names = (tokens) => {
+    const words = tokens.filter(isWord).map((token) => token.token);
+    const others = tokens.length - words.length;
     if (others) words.push(plural(others, "special embedding"));
     return words.join(", ");
   };
