@@ -24,9 +24,7 @@ def serve_indexes(
     port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = 8000,
     api_key_file: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Keys, one a line. A request with a key may add, update and delete documents."
-        ),
+        typer.Option(metavar="FILE", help="Keys, one a line. With a key, documents can be added, updated and deleted."),
     ] = None,
     require_key_for_reads: Annotated[
         bool, typer.Option("--require-key-for-reads", help="Searching needs a key too.")
