@@ -8,13 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from test_sharded import make_shards
 
 from secateurs import Index
+from secateurs.cli.app import app
 from secateurs.cli.printing import print_ranking
 from secateurs.corpus import read_corpus
 from secateurs.encoders.onnx import OnnxEncoder
@@ -314,6 +317,23 @@ def test_help_shows_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
     assert f"Example: secateurs {command}" in " ".join(done.stdout.split())
+
+
+def test_every_option_of_every_command_is_documented() -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    pages = {name: (docs / name).read_text("utf-8") for name in ("command-line.md", "lab.md")}
+
+    def commands(group: Any) -> Iterator[Any]:
+        for command in group.commands.values():
+            yield from commands(command) if hasattr(command, "commands") else [command]
+
+    for command in commands(typer.main.get_command(app)):
+        text = pages["command-line.md"]
+        text += pages["lab.md"] if command.name in ("evaluate", "report", "reproduce") else ""
+        for parameter in command.params:
+            options = [option for option in parameter.opts if option.startswith("-")]
+            shown = any(re.search(rf"`[^`]*{re.escape(option)}\b", text) for option in options)
+            assert shown or not options, f"{command.name} {options}"
 
 
 def test_version() -> None:
