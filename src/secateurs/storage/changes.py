@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,6 @@ from .recipe import Recipe
 from .segment_writer import NewSegment
 from .segments import Segment, read_frequencies, write_frequencies
 from .snapshot import Snapshot
-
-_T = TypeVar("_T")
 
 
 class Writer:

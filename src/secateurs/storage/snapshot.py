@@ -124,10 +124,9 @@ class Snapshot:
             return kept
 
     def keep_for_good(self, name: str, make: Callable[[], _T]) -> _T:
-        """The same, of an object that the snapshots after this one use too."""
-        with self._keeping:
-            kept: _T = self._kept_for_good.setdefault(name, make())
-            return kept
+        """The same, but it is shared with the snapshots that were opened from this one. `make` may be called twice."""
+        kept: _T = self._kept_for_good.get(name) or self._kept_for_good.setdefault(name, make())
+        return kept
 
     def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
         """Eq. 1 for each of the documents; with k, only the k best need be right."""
