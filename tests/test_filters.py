@@ -1,7 +1,6 @@
 """`where`: what the language means, that it is applied before gathering, and what is refused."""
 
 import contextlib
-import pickle
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
+from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
+from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.errors import UsageError
 from secateurs.storage import snapshot as snapshots
-from secateurs.storage.filters import Filter, KnownKeys, check_keys
+from secateurs.storage.filters import Filter
 
 METADATA: dict[str, dict[str, Any]] = {
     "a": {"year": 2019, "lang": "en", "tags": ["old", "short"], "ok": True},
@@ -298,17 +299,21 @@ def test_an_index_without_documents_takes_every_filter(tmp_path: Path) -> None:
 
 
 def test_over_shards_a_key_may_be_in_one_shard_only(tmp_path: Path) -> None:
-    parts = [[Document("a", "", {"year": 3}, random_text(np.random.default_rng(0), 2))], [], []]
-    parts[1] = [Document("b", "", {"lang": "en"}, random_text(np.random.default_rng(1), 2))]
-    known = []
-    for number, documents in enumerate(parts):
-        shard = Index.build(tmp_path / f"{number}.sec", documents, encoder=None)
-        known.append(shard.snapshot.filtered("year = 3 and lang = 'en'", strict=False).keys)
-    check_keys(Filter.parse("year = 3 and lang = 'en'"), KnownKeys.merged(known))
-    with pytest.raises(UsageError, match="no document has the key 'lang'; there are: year"):
-        check_keys(Filter.parse("year = 3 and lang = 'en'"), KnownKeys.merged(known[::2]))
-    for part in pickle.loads(pickle.dumps(known)):
-        assert part in known
+    rng = np.random.default_rng(0)
+    documents = [Document(f"d{i}", "", {}, random_text(rng, 2)) for i in range(9)]
+    documents.append(Document("dated", "", {"year": 3}, random_text(rng, 2)))
+    names = shard_names(3)
+    for number, name in enumerate(names):
+        part = [document for document in documents if shard_of(document.docno, 3) == number]
+        Index.build(tmp_path / name, part, encoder=None)
+    Layout(tuple(map(ShardRecord, names)), "a test").write(tmp_path)
+    query = random_text(rng, 2)
+    with ShardedIndex(tmp_path) as many:
+        assert [hit.docno for hit in many.search(query, where="year = 3")] == ["dated"]
+        with pytest.raises(UsageError, match="where: no document has the key 'yaer'; there are: year"):
+            many.search(query, where="yaer = 3")
+        with pytest.raises(UsageError, match="'year' is compared with a text, but its values are numbers"):
+            many.search(query, where="year = '3'")
 
 
 def test_the_filters_that_are_kept_are_bounded_in_number_and_in_bytes(
