@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from secateurs import Document, EncodedText, Frequencies, Index
 from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
-from secateurs.corpus import BadDocumentError
 from secateurs.effort import share
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import DamagedIndexError, DuplicateDocumentError, PartlyWrittenError, SecateursError, UsageError
+from secateurs.errors import DamagedIndexError, SecateursError, UsageError
 from secateurs.hashing import hash_of
 from secateurs.records import Ranking
 from secateurs.storage.manifest import SHARDS
@@ -170,119 +169,6 @@ def test_an_int8_collection_with_one_scale_is_bit_for_bit_one_index(
     with ShardedIndex(make_shards(tmp_path / "many.sec", encoded_passages, 4)) as many:
         for query in encoded_queries:
             assert hits_of(many.search(query, effort="exact", k=50)) == hits_of(one.search(query, effort="exact", k=50))
-
-
-def test_writes_go_to_the_shard_of_the_docno_and_nothing_is_lost(tmp_path: Path) -> None:
-    documents = random_documents(60)
-    path = make_shards(tmp_path / "many.sec", documents[:30], 3)
-    with ShardedIndex(path) as many:
-        assert many.add(documents[30:]).added == 30
-        changed = [replace(document, text="changed") for document in documents[10:20]]
-        fresh = Document("fresh", "a text", {}, documents[0].encoded)
-        changes = many.update([*changed, fresh])
-        assert (changes.added, changes.replaced) == (1, 10)
-        changes = many.delete(["d000", "absent", "d030", "gone"])
-        assert (changes.deleted, changes.missing) == (2, ("absent", "gone"))
-        assert len(many) == 59
-        assert many.get("d015").text == "changed"
-        many.compact()
-        many.check()
-        assert len(many) == 59
-        assert many.info()["documents"] == 59
-    held = {}
-    for number, name in enumerate(shard_names(3)):
-        for document in Index(path / name).documents():
-            assert shard_of(document.docno, 3) == number
-            assert document.docno not in held
-            held[document.docno] = document.text
-    expected = {document.docno: document.text for document in documents} | {"fresh": "a text"}
-    expected |= {document.docno: "changed" for document in changed}
-    del expected["d000"], expected["d030"]
-    assert held == expected
-
-
-def test_a_batch_with_a_bad_or_duplicate_document_changes_no_shard(tmp_path: Path) -> None:
-    documents = random_documents(30)
-    with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 3)) as many:
-        with pytest.raises(DuplicateDocumentError, match=r"document 3: docno 'd005' is in the index already"):
-            many.add([documents[25], documents[26], documents[5]])
-        with pytest.raises(DuplicateDocumentError, match=r"document 2: docno 'd025' is already that of document 1"):
-            many.add([documents[25], documents[25]])
-        with pytest.raises(BadDocumentError, match=r"document 2: no docno"):
-            many.update([documents[25], {"text": "no name"}])
-        assert len(many) == 20
-        problems: list[str] = []
-        assert many.add([documents[25], documents[5], {"text": "no name"}], on_bad=problems.append).added == 1
-        assert len(problems) == 2
-        with pytest.raises(BadDocumentError, match="document 1: text of 'empty' is empty"):
-            many.update([{"docno": "empty", "text": " "}])
-        assert len(many) == 21
-
-
-@pytest.mark.parametrize("wrong", [None, random_text(np.random.default_rng(0), 3, dim=7)])
-def test_a_batch_with_missing_or_wrong_embeddings_changes_no_shard(tmp_path: Path, wrong: EncodedText | None) -> None:
-    documents = random_documents(30)
-    with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 2)) as many:
-        for write in (many.add, many.update):
-            with pytest.raises(UsageError, match=r"document 11: 'odd' has (no embeddings|embeddings of 7 dimensions)"):
-                write([*documents[20:], Document("odd", "a text", {}, wrong)])
-        assert len(many) == 20
-
-
-def test_an_empty_shard_refuses_embeddings_of_other_dimensions_than_the_collection(tmp_path: Path) -> None:
-    here = [document for document in random_documents(30) if shard_of(document.docno, 2) == 0]
-    there = next(f"e{i}" for i in range(30) if shard_of(f"e{i}", 2) == 1)
-    odd = Document(there, "a text", {}, random_text(np.random.default_rng(0), 3, dim=7))
-    with ShardedIndex(make_shards(tmp_path / "many.sec", here, 2)) as many:
-        with pytest.raises(UsageError, match="7 dimensions"):
-            many.add([odd])
-        assert many.add([replace(odd, encoded=here[0].encoded)]).added == 1
-        assert len(many.search(here[0].encoded, k=50, effort="exact")) == len(here) + 1  # type: ignore[arg-type]
-
-
-def test_writes_to_a_collection_that_was_replaced_are_refused(tmp_path: Path) -> None:
-    documents = random_documents(30)
-    path = make_shards(tmp_path / "many.sec", documents[:20], 2)
-    with ShardedIndex(path) as many:
-        make_shards(tmp_path / "other.sec", documents, 3)
-        for name in shard_names(3):
-            (tmp_path / "other.sec" / name).rename(path / f"{name}-new")
-        Layout(tuple(ShardRecord(f"{name}-new") for name in shard_names(3)), "a test").write(path)
-        for change in (
-            lambda: many.add(documents[20:]),
-            lambda: many.update(documents[20:]),
-            lambda: many.delete(["d001"]),
-            many.compact,
-            many.refresh,
-        ):
-            with pytest.raises(SecateursError, match="was built anew since it was opened: open it again"):
-                change()
-        assert len(many.search(documents[0].encoded, k=50, effort="exact")) == 20  # type: ignore[arg-type]
-
-
-def test_a_write_that_a_shard_cannot_do_names_what_was_written_and_what_was_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    documents = random_documents(30)
-    with ShardedIndex(make_shards(tmp_path / "many.sec", documents[:20], 2)) as many:
-
-        def full(*arguments: object) -> None:
-            raise OSError("no space left")
-
-        with monkeypatch.context() as broken:
-            broken.setattr(many._shards.backend.shards[1], "add", full)  # type: ignore[attr-defined]
-            with pytest.raises(
-                PartlyWrittenError, match=r"1 of 2 shards .* not shard-0001 \(no space left\)"
-            ) as caught:
-                many.add(documents[20:])
-        assert caught.value.written == tuple(d.docno for d in documents[20:] if shard_of(d.docno, 2) == 0)
-        assert caught.value.not_written == tuple(d.docno for d in documents[20:] if shard_of(d.docno, 2) == 1)
-        assert "do the same again, an addition as an update" in str(caught.value)
-        added = len(many) - 20
-        assert 0 < added < 10
-        changes = many.update(documents[20:])
-        assert (changes.added, changes.replaced) == (10 - added, added)
-        assert len(many) == 30
 
 
 def test_refresh_raises_what_cannot_be_read_and_searches_use_the_last_state(tmp_path: Path) -> None:
