@@ -1,15 +1,14 @@
-"""What shards cost and what they bring, on one machine.
+"""What shards cost on one machine, and what they find.
 
     python benchmarks/cluster.py --collection DIR --cache DIR [--shards 1 2 4 8] [--most-queries 200]
 
 The same embeddings as one index and as 1, 2, 4 and 8 shards: in this process, and as actors of a Ray that is started on
-this machine. Queries are encoded before, and each is asked of all in turn, one at a time, so that what disturbs the
-machine disturbs all. Times are multiples of the one index's with the default settings; "Ray" is what is left of a
-query's time when the slowest shard's own work is taken away, and "own" the time of a core that this process spends on a
-query, Ray's threads in it included; recall is that of the ten best of exhaustive search over
-the one index, whose ranking the shards must also give bit for bit. Then as many clients ask at once as `--clients`.
-What is measured also goes to CACHE/NAME.cluster.json, for benchmarks/sizing.py. How building gains from cores is in
-benchmarks/shard_build.py.
+this machine. Queries are encoded before. Each query is searched in all of them in turn, one at a time, so that other
+load on the machine slows all alike. Times are multiples of the one index's with the default settings; "Ray" is the time
+of a query less that of the slowest shard; "CPU" is the CPU time of this process for a query, with Ray's threads in it.
+Recall is that of the ten best of exhaustive search over the one index, whose ranking the shards must also give bit for
+bit. Then `--clients` clients search at the same time. What is measured also goes to CACHE/NAME.cluster.json, for
+benchmarks/sizing.py. How much faster shards are built with more cores is in benchmarks/shard_build.py.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from judged import encode, progress, read_queries
 from secateurs import EncodedText, Index
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.ray_connection import connect
-from secateurs.cluster.search.open_index import AnyIndex
 from secateurs.cluster.search.sharded_index import ShardedIndex
+from secateurs.contract import AnyIndex
 from secateurs.records import Ranking
 
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "p 3": {"p": 3}, "unpruned": {"p": None}}
@@ -49,7 +48,7 @@ def main() -> None:
     stored = encode(options.collection, options.cache)
     texts, _ = read_queries(options.collection, options.most_queries)
     queries = [stored.encode_query(text) for text in texts.values()]
-    one = made(options.cache / f"{options.collection.name}.cluster-one.sec", stored)
+    one = open_or_build(options.cache / f"{options.collection.name}.cluster-one.sec", stored)
     opened: dict[str, AnyIndex] = {"one index": one}
     connect("local")
     for count in options.shards:
@@ -69,14 +68,14 @@ def main() -> None:
     report_clients(opened, queries, options.clients, options.seconds)
 
 
-def made(path: Path, stored: Index) -> Index:
+def open_or_build(path: Path, stored: Index) -> Index:
     return Index(path) if path.exists() else Index.build(path, stored.documents(), encoder=None, progress=True)
 
 
 def report_searches(
     opened: Mapping[str, AnyIndex], queries: list[EncodedText], rounds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """The milliseconds of each: whole, without the work of the slowest shard, and of a core in this process."""
+    """Milliseconds of each: of the query, of the query less the slowest shard, and of CPU time in this process."""
     one = opened["one index"]
     for query in queries[:5]:
         for index in opened.values():
@@ -85,7 +84,7 @@ def report_searches(
     times: dict[tuple[str, str], list[float]] = {}
     last: dict[tuple[str, str], list[Ranking]] = {}
     waits: dict[tuple[str, str], list[float]] = {}
-    own: dict[tuple[str, str], list[float]] = {}
+    cpu: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds):
         last = {}
         for query in progress(queries, "searching"):
@@ -93,7 +92,7 @@ def report_searches(
                 for name, index in opened.items():
                     started, busy = perf_counter(), process_time()
                     ranking = index.search(query, **how)
-                    own.setdefault((name, what), []).append(process_time() - busy)
+                    cpu.setdefault((name, what), []).append(process_time() - busy)
                     times.setdefault((name, what), []).append(perf_counter() - started)
                     last.setdefault((name, what), []).append(ranking)
                     waits.setdefault((name, what), []).append(ranking.stats.milliseconds.get("cluster", 0) / 1000)
@@ -107,7 +106,7 @@ def report_searches(
     }
     base = mean(times["one index", "default"])
     print(f"{len(queries)} queries, {len(one):,} documents; the one index takes {base * 1000:.2f} ms by default\n")
-    columns = "".join(f" {what}: time, recall, scored, Ray, own |" for what in SETTINGS)
+    columns = "".join(f" {what}: time, recall, scored, Ray, CPU |" for what in SETTINGS)
     print(f"| |{columns} exhaustive is bit for bit the same |")
     print("|---|" + "---|" * (len(SETTINGS) + 1))
     for name in opened:
@@ -121,11 +120,11 @@ def report_searches(
             scored = mean(ranking.stats.documents_scored for ranking in rankings)
             wait = mean(waits[name, what]) / base
             spent = mean(times[name, what]) / base
-            busy = mean(own[name, what]) / base
+            busy = mean(cpu[name, what]) / base
             cells.append(f"{spent:.2f}, {recall:.3f}, {scored:,.0f}, {wait:.2f}, {busy:.2f}")
         print(f"| {name} | {' | '.join(cells)} | {'yes' if same[name] else 'NO'} |")
     return {
-        name: {what: [mean(some[name, what]) * 1000 for some in (times, waits, own)] for what in SETTINGS}
+        name: {what: [mean(seconds[name, what]) * 1000 for seconds in (times, waits, cpu)] for what in SETTINGS}
         for name in opened
     }
 
@@ -140,16 +139,16 @@ def report_clients(
     for name, index in opened.items():
         rates = [rate(lambda i, index=index: index.search(queries[i % len(queries)]), n, seconds) for n in clients]  # type: ignore[misc]
         base = base or rates[0]
-        print(f"| {name} |" + "".join(f" {one / base:.2f} |" for one in rates))
+        print(f"| {name} |" + "".join(f" {per_second / base:.2f} |" for per_second in rates))
 
 
-def rate(ask: Callable[[int], object], clients: int, seconds: float) -> float:
+def rate(search: Callable[[int], object], clients: int, seconds: float) -> float:
     end = perf_counter() + seconds
 
     def client(first: int) -> int:
         done = 0
         while perf_counter() < end:
-            ask(first * 17 + done)
+            search(first * 17 + done)
             done += 1
         return done
 

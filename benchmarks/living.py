@@ -64,8 +64,8 @@ def grow(documents: list[Document], scratch: Path, batch: int, queries: list[Enc
     gone = random.Random(0).sample([document.docno for document in documents], len(documents) // 2)
     steps = [gone[start : start + 10 * batch] for start in range(0, len(gone), 10 * batch)]
     began = perf_counter()
-    for some in progress(steps, "deleting"):
-        living.delete(some)
+    for docnos in progress(steps, "deleting"):
+        living.delete(docnos)
     deleting = perf_counter() - began
     dead = set(gone)
     left = [document for document in documents if document.docno not in dead]

@@ -30,7 +30,7 @@ from secateurs.kernels import clustering, probing
 from secateurs.kernels.simd import round_query
 from secateurs.storage import cell_lists
 from secateurs.storage.cell_lists import CellLists
-from secateurs.storage.file_names import DOCUMENTS, OFFSETS
+from secateurs.storage.file_names import CELL_DOCUMENTS, CELL_OFFSETS
 
 KEPT, NEAREST = 8, 33
 LINKS = 32
@@ -80,8 +80,8 @@ def learn(index: Index, cells: int) -> tuple[np.ndarray, CellLists]:
     clustering.CELLS_PER_ROOT = cells / len(tokens) ** 0.5
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        centroids, _ = cell_lists.learn(folder, segment.offsets, tokens, segment.embeddings.rows, None)
-        return centroids, CellLists(np.load(folder / OFFSETS), np.load(folder / DOCUMENTS))
+        centroids, _ = cell_lists.make_cells(folder, segment.offsets, tokens, segment.embeddings.rows, None)
+        return centroids, CellLists(np.load(folder / CELL_OFFSETS), np.load(folder / CELL_DOCUMENTS))
 
 
 def compare(

@@ -1,10 +1,10 @@
-"""HTTP in front of the actors: the service itself, beside a Ray Serve deployment that does less.
+"""HTTP in front of the actors: the service, beside a Ray Serve deployment that does less.
 
     pip install "ray[serve]"
     python benchmarks/ray_serve.py big.sec
 
-Both hold the same collection on the same Ray, with actors of their own, and are asked the same queries, brought as
-embeddings, in turn. The deployment parses the body, searches and answers with docnos and scores, without the checks,
+Both hold the same collection on the same Ray, each with its own actors, and get the same queries, as embeddings, in
+turn. The deployment parses the body, searches and answers with docnos and scores, without the checks,
 limits and texts of the service. Times are multiples of a search without HTTP.
 """
 
@@ -65,10 +65,10 @@ def main() -> None:
     }
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.rounds):
-        for name, ask in ways.items():
+        for name, search in ways.items():
             started = perf_counter()
-            ask(queries[turn % len(queries)])
-            if turn >= len(queries):  # after everybody has warmed up
+            search(queries[turn % len(queries)])
+            if turn >= len(queries):  # the first of each are not counted
                 times[name].append(perf_counter() - started)
     base = median(times["a search, without HTTP"])
     print(f"median of {options.rounds - len(queries)}; a search takes {base * 1000:.1f} ms\n\n| | time |\n|---|---|")

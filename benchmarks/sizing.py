@@ -1,16 +1,16 @@
-"""What a collection of any size needs: a model of a few lines, fed and checked by what was measured.
+"""What a collection of any size needs: a model of a few lines, fitted to measurements and checked against them.
 
     python benchmarks/sizing.py --growth CACHE/boolq-wiki.growth.json --cluster CACHE/msmarco-dl19.cluster.json
 
     time of a shard   a * embeddings ^ b, fitted to benchmarks/growth.py from a million embeddings on
-    cluster           c + d * shards, from benchmarks/cluster.py: c + d is what asking one actor takes, and d what each
-                      further one adds to the work of the process that asks
+    cluster           c + d * shards, from benchmarks/cluster.py: c + d is what calling one actor takes, and d what each
+                      further actor adds to the work of the process that searches
     size              bytes per embedding and per passage, of the index of benchmarks/cluster.py
     latency           encoding + cluster + one shard, as many times as shards share a core
     work              encoding + shards * (one shard + 2 d)
 
-It prints what the model says of things that were measured, one of them held out of the fit, and then the sizing. Prices
-and machines are assumptions: give your own.
+It prints what the model predicts for what was measured, with one measurement left out of the fit, and then the sizing.
+Prices and machines are assumptions: give your own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Model:
         return self.call[0] + self.call[1] * shards
 
     def latency(self, setting: str, embeddings: float, shards: int, at_once: int) -> float:
-        """Of a search without encoding, if so many shards have a core of their own."""
+        """Milliseconds of a search without encoding, if `at_once` shards run at the same time, each on a core."""
         turns = math.ceil(shards / at_once)
         return self.cluster(shards) + turns * self.shard(setting, embeddings / shards)
 
@@ -74,32 +74,32 @@ def power_law(growth: list[dict[str, Any]], name: str) -> tuple[float, float]:
 
 
 def line(cluster: dict[str, Any]) -> tuple[float, float]:
-    own = {int(name.split()[0]): times["default"][2] for name, times in cluster["ms"].items() if "Ray" in name}
-    d, _ = np.polyfit(list(own), list(own.values()), 1)
-    one = cluster["ms"]["1 on Ray"]["default"][1]
-    return max(one - float(d), 0.0), float(d)
+    cpu = {int(name.split()[0]): times["default"][2] for name, times in cluster["ms"].items() if "Ray" in name}
+    d, _ = np.polyfit(list(cpu), list(cpu.values()), 1)
+    one_actor = cluster["ms"]["1 on Ray"]["default"][1]
+    return max(one_actor - float(d), 0.0), float(d)
 
 
 def check(growth: list[dict[str, Any]], cluster: dict[str, Any], model: Model, encode: float) -> None:
-    """Measured things, and what the model says of them."""
+    """What was measured, and what the model predicts for it."""
     rows = []
     *smaller, largest = growth
     held_out = fit(smaller, cluster, encode)
     for setting, name in SETTINGS.items():
-        said = held_out.shard(setting, largest["embeddings"])
+        predicted = held_out.shard(setting, largest["embeddings"])
         what = f"{largest['embeddings'] / 1e6:.0f} million embeddings, {setting}, from smaller ones"
-        rows.append((what, largest["ms"][name], said))
+        rows.append((what, largest["ms"][name], predicted))
     for name, times in cluster["ms"].items():
         shards = 1 if name == "one index" else int(name.split()[0])
         for setting, key in OF_CLUSTER.items():
             if "Ray" in name:
-                said = model.latency(setting, cluster["embeddings"], shards, usable_cores())
-                rows.append((f"{name}, {setting}", times[key][0], said))
+                predicted = model.latency(setting, cluster["embeddings"], shards, usable_cores())
+                rows.append((f"{name}, {setting}", times[key][0], predicted))
             elif name == "one index":
                 rows.append((f"{name}, {setting}", times[key][0], model.shard(setting, cluster["embeddings"])))
     print("| | measured, ms | model, ms | model / measured |\n|---|---|---|---|")
-    for what, measured, said in rows:
-        print(f"| {what} | {measured:.2f} | {said:.2f} | {said / measured:.2f} |")
+    for what, measured, predicted in rows:
+        print(f"| {what} | {measured:.2f} | {predicted:.2f} | {predicted / measured:.2f} |")
 
 
 def report(model: Model, options: argparse.Namespace) -> None:
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=0.5, help="how busy the cores may be")
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--per-machine", type=int, default=8, help="replicas of shards on a machine")
-    parser.add_argument("--most-shards", type=int, default=256, help="to ask at once, unless memory needs more")
+    parser.add_argument("--most-shards", type=int, default=256, help="to search at once, unless memory needs more")
     options = parser.parse_args()
     growth, cluster = json.loads(options.growth.read_text()), json.loads(options.cluster.read_text())
     model = fit(growth, cluster, options.encode)

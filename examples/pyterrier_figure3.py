@@ -3,10 +3,10 @@
     pip install "secateurs[model,pyterrier,bench]"
     python examples/pyterrier_figure3.py [COLLECTION]
 
-COLLECTION is a folder with a corpus (corpus.jsonl, .tsv or .csv, or one of these gzipped), queries.tsv (qid, tab, text)
-and qrels in TREC format. Without it, a known-item collection is made from the documentation of this Python's standard
-library, offline. At most 200 queries are used. The index and the figure are left in the current folder; an index that
-is there is used again.
+COLLECTION is a folder with a corpus (corpus.jsonl, .tsv or .csv), queries (queries.tsv or BEIR's queries.jsonl) and
+judgements (qrels, or BEIR's qrels/test.tsv), plain or gzipped. Without it, a known-item collection is made from the
+documentation of this Python's standard library, offline. At most 200 queries are used. The index and the figure are
+left in the current folder; an index that is there is used again.
 
 Every "# %%" begins a cell, for editors and notebooks that know them.
 """
@@ -20,10 +20,11 @@ import pandas as pd
 import pyterrier as pt
 from ir_measures import AP, RR, NumRet, nDCG
 
-from secateurs import Index
+from secateurs import Index, SecateursError
 from secateurs.corpus import read_corpus
 from secateurs.demo import standard_library
 from secateurs.integrations.pyterrier import Candidates, Prune, QueryEncoder, Scorer, SecateursIndexer
+from secateurs.lab.topics import collection_files, read_topics
 
 IN_NOTEBOOK = "ipykernel" in sys.modules
 COLLECTION = Path(sys.argv[1]) if len(sys.argv) > 1 and not IN_NOTEBOOK else None
@@ -49,16 +50,14 @@ def known_items():
 
 def collection(folder):
     """A collection of your own."""
-    found = {name: sorted(folder.glob(f"{name}*"), key=lambda path: len(path.name)) for name in ("corpus", "queries")}
-    for name, paths in found.items():
-        if not paths:
-            sys.exit(f"{folder} has no {name} file")
-    queries_file = found["queries"][0]
-    qrels_file = folder / queries_file.name.replace("queries", "qrels").removesuffix(".tsv")
-    if not qrels_file.exists():
-        sys.exit(f"there is no {qrels_file}")
-    queries = pd.read_csv(queries_file, sep="\t", names=["qid", "query"], dtype=str, quoting=3, keep_default_na=False)
-    return read_corpus(found["corpus"][0]), queries, pt.io.read_qrels(str(qrels_file))
+    try:
+        corpus, queries_file, qrels_file = collection_files(folder)
+        topics = read_topics(str(queries_file), str(qrels_file))
+    except SecateursError as error:
+        sys.exit(str(error))
+    judged = [(qid, docno, grade) for qid, grades in topics.qrels.items() for docno, grade in grades.items()]
+    queries = pd.DataFrame(topics.queries.items(), columns=["qid", "query"])
+    return read_corpus(corpus), queries, pd.DataFrame(judged, columns=["qid", "docno", "label"])
 
 
 documents, queries, qrels = known_items() if COLLECTION is None else collection(COLLECTION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,21 +79,53 @@ def build_random(path: Path, count: int = 40, **options: object) -> Index:
     return Index.build(path, random_documents(count), encoder=None, **options)  # type: ignore[arg-type]
 
 
-@pytest.fixture(scope="module")
-def ray_cluster() -> Iterator[Any]:
-    """A Ray cluster of three nodes on this machine, "head", "one" and "two", with this process connected to it."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need the Ray cluster run last, so that it is started once and no other test runs beside it."""
+    items.sort(key=lambda item: "ray_cluster" in getattr(item, "fixturenames", ()))
+
+
+_NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
+# A killed node is found dead after 5 checks that fail at once, so after 2.5 seconds instead of 15. A node that is only
+# slow has as long to answer as by default.
+_DEATH_IS_NOTICED_SOON = {"health_check_period_ms": 500}
+
+
+@pytest.fixture(scope="session")
+def _ray_cluster() -> Iterator[Any]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 
-    from secateurs.cluster.ray_connection import connect
-
-    small = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args={"node_name": "head", "include_dashboard": False, **small})
+    head = {"node_name": "head", "include_dashboard": False, "_system_config": _DEATH_IS_NOTICED_SOON, **_NODE}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for name in ("one", "two"):
-        cluster.add_node(node_name=name, **small)
-    ray.shutdown()  # a page of the documentation may have started one
-    connect(cluster.address)
+        cluster.add_node(node_name=name, **_NODE)
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def ray_cluster(_ray_cluster: Any) -> Iterator[Any]:
+    """A Ray cluster of three nodes on this machine, "head", "one" and "two", with this process connected to it.
+
+    A test may add nodes and remove those that it has added. What it leaves is removed, and the next test begins when
+    the cluster knows of no other node.
+    """
+    import ray
+
+    from secateurs.cluster.ray_connection import connect
+
+    if ray.is_initialized() and ray.get_runtime_context().gcs_address != _ray_cluster.address:
+        ray.shutdown()  # a page of the documentation may have started one
+    connect(_ray_cluster.address)
+    before = set(_ray_cluster.worker_nodes)
+    assert {node["NodeName"] for node in ray.nodes() if node["Alive"]} == {"head", "one", "two"}
+    yield _ray_cluster
+    assert before <= _ray_cluster.worker_nodes
+    for node in _ray_cluster.worker_nodes - before:
+        _ray_cluster.remove_node(node, allow_graceful=False)
+    deadline = time.monotonic() + 60
+    while sum(node["Alive"] for node in ray.nodes()) > 1 + len(before):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What tests of builds on Ray share: an encoder that notes down what it encodes, and can bring trouble about, once."""
+"""What tests of builds on Ray share: an encoder that records what it encodes, and that can fail once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ _PATIENCE = 60.0
 
 
 class NotingEncoder:
-    """A text is embedded by what it says. Everything that happens is noted in files of `folder`.
+    """The embeddings of a text depend on the text alone. What is encoded is recorded in files of `folder`.
+
+    Once, at the first of these:
 
     die_at     at this text the process kills itself
-    fail_at    at this text it raises
-    wait_at    at this text it waits for its end
-    wait_on    on this Ray node it waits for its end, and on the others until it waits there
+    fail_at    at this text the encoder raises an error
+    wait_at    at this text the encoder waits, until it is killed
+    wait_on    on this Ray node the encoder waits, until it is killed; on others it waits until that has begun
     """
 
     dim = 16
@@ -85,7 +87,7 @@ class NotingEncoder:
         return [(text, node) for text, node in (line.split("\t") for line in lines)]
 
     def wait_for_trouble(self) -> str:
-        """The id of the node where it is."""
+        """Wait until it has begun, and give the id of the node where it is."""
         path = self.folder / "trouble"
         deadline = time.monotonic() + _PATIENCE
         while not path.exists() or not path.read_text():

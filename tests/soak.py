@@ -1,10 +1,10 @@
-"""Does an index survive everything? Run for as long as you like; tests/test_crash.py runs a little of it.
+"""Whether an index survives kills, full disks and damage. tests/test_crash.py is a short run of it.
 
     python tests/soak.py --minutes 10
 
 Processes change an index and are killed (SIGKILL) at random moments, at every step of a change, and by a full disk;
-files are damaged; readers look on. After each event the index must open at the last committed state, with every
-document of it found, and after the next change nothing may be left over. Prints how often what was done.
+files are damaged. After each event the index must open at the last committed state, with every
+document of it found, and after the next change nothing may be left over. Prints the number of events of each kind.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def kill_at_random(path: Path, state: State, rng: random.Random, counts: Counter
 
 
 def _die_at(step: int, path: Path, verb: str, given: State) -> None:
-    """Carry out a change, and be killed at the so-manieth time that something is about to reach the disk."""
+    """Carry out a change, and kill this process before its n-th step to the disk."""
     left = [step]
 
     def counted(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -188,7 +188,7 @@ def _limited(path: Path, verb: str, given: State, most: int) -> None:
 
 
 def no_room(path: Path, state: State, rng: random.Random, counts: Counter[str]) -> State:
-    """Files may not grow beyond some size: the change fails with an error that says so, or it is done."""
+    """Files may not grow beyond a limit: the change fails with an error that says so, or it is done."""
     verb, given, after = plan(rng, state)
     process = _fork.Process(target=_limited, args=(path, verb, given, rng.choice((0, 100, 4096, 8192, 12_000, 30_000))))
     process.start()
@@ -206,7 +206,7 @@ def answers(path: Path) -> list[Any]:
         query = random_text(rng, 4)
         given.append(index.search(query, gather=gather).hits)
         given.append(index.search(query, gather=gather, where="seed >= 500000").hits)
-    return [*given, len(index), "nobody" in index]
+    return [*given, len(index), "missing" in index]
 
 
 def damage(path: Path, rng: random.Random, counts: Counter[str]) -> None:
@@ -269,7 +269,7 @@ def main() -> None:
     print("| event | times |\n|---|---|")
     for name, count in sorted(counts.items()):
         print(f"| {name} | {count:,} |")
-    print("| documents lost | 0 |")  # one would have ended this with an AssertionError
+    print("| documents lost | 0 |")  # a lost document ends this with an AssertionError
 
 
 if __name__ == "__main__":

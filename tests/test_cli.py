@@ -1,17 +1,21 @@
-"""The command line as a user meets it: in a process of its own, with its exit codes."""
+"""The command line in a process of its own, with its exit codes."""
 
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from test_sharded import make_shards
 
 from secateurs import Index
+from secateurs.cli.printing import print_ranking
 from secateurs.corpus import read_corpus
 from secateurs.encoders.onnx import OnnxEncoder
 
@@ -44,7 +48,7 @@ def animals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "animals.sec"
 
 
-def test_search_prints_a_table_with_what_was_done(animals: Path) -> None:
+def test_search_prints_a_table_and_what_the_search_did(animals: Path) -> None:
     done = run("search", animals, "do goldfish grow", "-k", "2", "-p", "3")
     assert done.returncode == 0
     lines = done.stdout.splitlines()
@@ -88,7 +92,29 @@ def test_search_prints_a_trec_run_for_a_file_of_queries(animals: Path, source: s
     ]
 
 
-def test_hostile_text_cannot_drive_the_terminal(tmp_path: Path) -> None:
+def test_search_reads_the_queries_of_beir(animals: Path, tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q1", "text": "do goldfish grow", "metadata": {}}\n')
+    done = run("search", animals, "--queries", tmp_path / "queries.jsonl", "--trec", "-k", "1")
+    assert done.stdout.split()[:3] == ["q1", "Q0", "fish"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("3\tcats\n\n3\tbees\n", "q.tsv, line 3: qid '3' is already that of line 1"),
+        ("3\tcats\nbees\n", "q.tsv: line 1 has a qid and a tab, line 2 has not"),
+    ],
+)
+def test_search_refuses_queries_of_which_two_would_have_the_same_qid(
+    animals: Path, tmp_path: Path, content: str, message: str
+) -> None:
+    (tmp_path / "q.tsv").write_text(content)
+    done = run("search", animals, "--queries", "q.tsv", "--trec", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+
+
+def test_control_characters_of_a_document_do_not_reach_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "c.tsv").write_text("two words\tgoldfish \x1b]0;owned\x07 \x1b[31m [bold]grow[/bold]\n")
     assert run("index", tmp_path / "c.tsv", tmp_path / "c.sec").returncode == 0
     done = run("search", tmp_path / "c.sec", "goldfish")
@@ -110,7 +136,7 @@ def test_explain_shows_every_query_token(animals: Path) -> None:
     assert len(tokens) == 32
 
 
-def test_info_tells_what_the_index_holds(animals: Path) -> None:
+def test_info_prints_what_the_index_holds(animals: Path) -> None:
     done = run("info", animals, "--check")
     assert "documents         3" in done.stdout
     assert "every byte is as it was written" in done.stdout
@@ -155,7 +181,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "message"), WRONG)
-def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
+def test_wrong_input_has_an_exit_code_and_a_message_and_no_trace(
     animals: Path, arguments: list[str], code: int, message: str, tmp_path: Path
 ) -> None:
     done = run(*[str(animals) if a == "INDEX" else a for a in arguments], cwd=tmp_path)
@@ -215,6 +241,62 @@ def test_check_finds_damage_and_repairs_it(animals: Path, tmp_path: Path) -> Non
     assert "rebuilt with 3 documents" in mended.stdout
 
 
+def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
+    """A command that SIGINT reaches even if the tests run where it is ignored."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "secateurs", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=cwd,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )
+
+
+def interrupt(process: subprocess.Popen[str], begun: Callable[[], bool]) -> str:
+    """Ctrl-C as soon as the work has begun; what standard error says then."""
+    deadline = time.monotonic() + 200
+    while not begun() and time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, printed = process.communicate(timeout=200)
+    assert process.returncode == 130, printed
+    return printed
+
+
+@pytest.fixture(scope="module")
+def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long") / "c.tsv"
+    path.write_text("".join(f"d{number}\t{'many words of text ' * 30}\n" for number in range(20_000)))
+    return path
+
+
+def test_ctrl_c_while_indexing_leaves_no_index_and_says_so(long_corpus: Path, tmp_path: Path) -> None:
+    process = start("index", long_corpus, "x.sec", cwd=tmp_path)
+    printed = interrupt(process, lambda: any(tmp_path.glob(".x.sec.building-*/segments/*/staged.rows")))
+    assert printed == "secateurs: interrupted: there is no index at x.sec\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_adding_changes_nothing_and_says_so(animals: Path, long_corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(animals, tmp_path / "a.sec")
+    segments = tmp_path / "a.sec" / "segments"
+    process = start("add", "a.sec", long_corpus, cwd=tmp_path)
+    assert interrupt(process, lambda: len(list(segments.iterdir())) > 1) == (
+        "secateurs: interrupted: a.sec was not changed\n"
+    )
+    assert json.loads(run("info", tmp_path / "a.sec", "--json", "--check").stdout)["documents"] == 3
+
+
+def test_loading_is_shown_apart_from_the_search(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
+    ranking = index.search("zip archive", k=1)
+    print_ranking(None, "zip archive", ranking, [], 1234.0)
+    assert "\nloading took 1.2 s before that\n" in capsys.readouterr().out
+    print_ranking(None, "zip archive", ranking, [], 20.0)
+    assert "loading" not in capsys.readouterr().out
+
+
 def test_debug_shows_the_trace() -> None:
     done = run("--debug", "info", "nowhere.sec")
     assert done.returncode == 1
@@ -248,9 +330,9 @@ def test_a_collection_in_shards_is_searched_changed_and_described_like_an_index(
         found = json.loads(run(*command, path, "do goldfish grow", "-k", "1", "--json", "--partial").stdout)
         assert [hit["docno"] for hit in found["hits"]] == ["fish"]
         assert found["stats"]["shards_missing"] == 0
-    told = run("shard", "info", path).stdout
-    assert "documents         3" in told
-    assert re.search(r"shard-0001 +\d documents, ", told)
+    printed = run("shard", "info", path).stdout
+    assert "documents         3" in printed
+    assert re.search(r"shard-0001 +\d documents, ", printed)
     assert len(json.loads(run("info", path, "--json").stdout)["shards"]) == 2
     assert "rank 1 of 3" in run("explain", path, "do goldfish grow", "fish").stdout
     (tmp_path / "more.tsv").write_text("ants\tAnts lay a trail of scent.\n")

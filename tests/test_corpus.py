@@ -3,10 +3,12 @@
 import gzip
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from secateurs import Document, SecateursError
+from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.corpus import BadDocumentError, count_documents, read_corpus, to_document
+from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import MissingExtraError, UsageError
 
 
@@ -32,13 +34,54 @@ def test_a_title_goes_in_front_of_the_text_and_stays_in_the_metadata() -> None:
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_tsv_splits_at_the_first_tab(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path / f"c.tsv{suffix}", "a\tone\ttwo\r\nb\t\n")
-    assert list(read_corpus(path)) == [Document("a", "one\ttwo"), Document("b", "")]
+    path = write(tmp_path / f"c.tsv{suffix}", "a\tone\ttwo\r\nb\tthree\n")
+    assert list(read_corpus(path)) == [Document("a", "one\ttwo"), Document("b", "three")]
 
 
 def test_csv_has_a_header_and_quoted_line_breaks(tmp_path: Path) -> None:
     path = write(tmp_path / "c.csv", '\ufeffid,text,lang\na,"one\ntwo",en\n')
     assert list(read_corpus(path)) == [Document("a", "one\ntwo", {"lang": "en"})]
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("2020", 2020),
+        ("-3", -3),
+        ("0", 0),
+        ("1.50", 1.5),
+        ("1e3", 1000.0),
+        (" 7 ", 7),
+        ("007", "007"),
+        ("+1", "+1"),
+        (".5", ".5"),
+        ("5.", "5."),
+        ("1,5", "1,5"),
+        ("1_000", "1_000"),
+        ("NaN", "NaN"),
+        ("Infinity", "Infinity"),
+        ("1e999", "1e999"),
+        ("9" * 400, "9" * 400),
+        ("true", "true"),
+        ("null", "null"),
+        ("0x10", "0x10"),
+        ("٣", "٣"),
+        (" en ", " en "),
+    ],
+)
+def test_metadata_of_a_csv_is_a_number_where_it_reads_as_one_in_json(tmp_path: Path, cell: str, value: object) -> None:
+    path = write(tmp_path / "c.csv", f'docno,text,value\na,one,"{cell}"\n')
+    (document,) = read_corpus(path)
+    assert document.metadata == {"value": value}
+    assert type(document.metadata["value"]) is type(value)
+
+
+def test_docno_text_and_title_of_a_csv_stay_text_and_an_empty_cell_is_no_value(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", "docno,title,text,year,lang\n7,1984,2020,,\n8,,3,1999,en\n")
+    assert list(read_corpus(path)) == [
+        Document("7", "1984 2020", {"title": "1984"}),
+        Document("8", "3", {"year": 1999, "lang": "en"}),
+    ]
 
 
 def test_a_folder_gives_its_text_files_under_their_paths(tmp_path: Path) -> None:
@@ -59,12 +102,23 @@ BAD = [
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n[1, 2]\n', 2, "not a JSON object"),
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\xff"}\n', 2, "not UTF-8"),
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\\ud800"}\n', 2, "not valid Unicode"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": ""}\n', 2, "text of 'x' is empty"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": " \\n\\u2003"}\n', 2, "text of 'x' is empty"),
+    (
+        "c.jsonl",
+        b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "title": " ", "text": ""}\n',
+        2,
+        "text of 'x' is empty",
+    ),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": null}\n', 2, "text of 'x' is not a string"),
+    ("c.tsv", b"ok\tfine\nx\t\n", 2, "text of 'x' is empty"),
+    ("c.csv", b"docno,text\nok,fine\nx, \n", 3, "text of 'x' is empty"),
     ("c.tsv", b"ok\tfine\nno tab here\n", 2, "no tab"),
     ("c.tsv", b"ok\tfine\n\xff\tx\n", 2, "not UTF-8"),
     ("c.csv", b"docno,text\nok,fine\nx\n", 3, "2 columns"),
     ("c.csv", b"docno,text\nok,fine\nx,\xff\n", 3, "not valid Unicode"),
     ("c.csv", b"docno,text,by\nok,fine,\nx,fine,\xff\n", 3, "metadata of 'x' is not JSON"),
-    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "", "y": NaN}\n', 2, "is not JSON"),
+    ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "x", "y": NaN}\n', 2, "is not JSON"),
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n' + b"[" * 100_000 + b"\n", 2, "not JSON"),
 ]
 
@@ -105,10 +159,51 @@ def test_an_open_quote_does_not_swallow_the_rest_of_a_csv(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("name", "message"), [("missing.jsonl", "no file or folder"), ("c.docx", r"ends in \.jsonl, \.tsv or \.csv")]
 )
-def test_a_wrong_path_says_what_would_be_right(tmp_path: Path, name: str, message: str) -> None:
+def test_a_wrong_path_is_an_error_that_says_what_is_right(tmp_path: Path, name: str, message: str) -> None:
     write(tmp_path / "c.docx", "x")
     with pytest.raises(SecateursError, match=message):
         read_corpus(tmp_path / name)
+
+
+def test_an_empty_file_of_a_folder_is_reported_or_skipped(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "ay")
+    write(tmp_path / "b.txt", "\n")
+    with pytest.raises(BadDocumentError, match=r"b\.txt: text of 'b\.txt' is empty"):
+        list(read_corpus(tmp_path))
+    problems: list[str] = []
+    assert list(read_corpus(tmp_path, problems.append)) == [Document("a.txt", "ay")]
+    assert len(problems) == 1
+
+
+def test_a_title_alone_is_a_text() -> None:
+    assert to_document({"docno": "a", "title": "Fish", "text": ""}).text.strip() == "Fish"
+
+
+def test_a_document_that_brings_its_embeddings_may_have_no_text() -> None:
+    encoded = EncodedText(np.ones((2, 4)), [1, 2], [0, 0])
+    assert to_document(Document("a", encoded=encoded)).encoded is encoded
+    with pytest.raises(BadDocumentError, match="text of 'a' is empty"):
+        to_document(Document("a"))
+
+
+@pytest.mark.parametrize("encoded", [np.ones((2, 4)), [[1.0]], {"embeddings": [[1.0]]}])
+def test_embeddings_of_a_document_that_are_no_encoded_text_are_refused(encoded: object) -> None:
+    with pytest.raises(BadDocumentError, match="encoded of 'a' must be an EncodedText, not "):
+        to_document(Document("a", "text", encoded=encoded))  # type: ignore[arg-type]
+
+
+def test_an_index_is_built_without_the_documents_that_have_no_text(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    documents = [{"docno": "a", "text": "goldfish grow"}, {"docno": "b", "text": " "}, Document("c")]
+    with pytest.raises(BadDocumentError, match="document 2: text of 'b' is empty"):
+        Index.build(tmp_path / "x.sec", documents, encoder=encoder)
+    problems: list[str] = []
+    index = Index.build(tmp_path / "x.sec", documents, encoder=encoder, on_bad=problems.append)
+    assert problems == ["document 2: text of 'b' is empty", "document 3: text of 'c' is empty"]
+    index.add([{"docno": "b", "text": "\t"}], on_bad=problems.append)
+    assert (len(index), len(problems)) == (1, 3)
+    with pytest.raises(BadDocumentError, match="text of 'a' is empty"):
+        index.update([Document("a", "")])
+    assert index.get("a").text == "goldfish grow"
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:

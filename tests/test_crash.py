@@ -1,4 +1,4 @@
-"""A little of what tests/soak.py does for as long as one likes: kills, full disks, damage."""
+"""A short run of tests/soak.py: kills, full disks, damage."""
 
 import errno
 import os
@@ -25,8 +25,8 @@ def test_a_change_killed_at_any_step_is_done_or_not_done(path: Path, verb: str) 
     counts: Counter[str] = Counter()
     state = soak.kill_at_every_step(path, {f"b{i}": i for i in range(12)}, random.Random(0), verb, counts)
     assert counts["kills"] > 10
-    soak.carry_out(path, "add", {"one more": 7})
-    soak.verify(path, state | {"one more": 7})
+    soak.carry_out(path, "add", {"another": 7})
+    soak.verify(path, state | {"another": 7})
     soak.verify_nothing_is_left_over(path)
 
 

@@ -1,7 +1,12 @@
-"""The demo's collection is the standard library on this machine."""
+"""The demo's collection is the standard library on this machine; its tables fit a terminal."""
 
+import re
 from collections import Counter
 
+import pytest
+
+from secateurs import Index
+from secateurs.cli.demo_printing import Pair, print_demo_summary, print_side_by_side
 from secateurs.demo import standard_library
 
 
@@ -18,3 +23,26 @@ def test_documents_are_named_and_worded_like_their_source() -> None:
     assert documents["shutil.rmtree"].startswith("shutil.rmtree(path, ignore_errors, onerror")
     assert "Recursively delete a directory tree." in documents["shutil.rmtree"]
     assert "math.isclose" in documents
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 200])
+def test_the_comparison_shows_every_number_however_wide_the_terminal_is(
+    index: Index, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    question = "how do I read a zip archive"
+    full, pruned = index.search(question, k=5, p=None), index.search(question, k=5, p=3)
+    pair = Pair(question, full, pruned, [index.token_text(int(pruned.query.token_ids[i])) for i in pruned.kept])
+    print_side_by_side(pair)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= min(columns, 100)
+    for rank, (left, right) in enumerate(zip(full, pruned, strict=True), start=1):
+        line = next(line for line in lines if re.match(rf" *{rank} ", line))
+        assert re.findall(r"\b\d+\.\d{3}\b", line) == [f"{left.score:.3f}", f"{right.score:.3f}"]
+    words = " ".join(lines).split()
+    for ranking in (full, pruned):
+        stats = ranking.stats
+        for number in (stats.documents_gathered, stats.documents_scored, f"{stats.search_milliseconds:.1f}"):
+            assert str(number) in words
+    print_demo_summary([pair])
+    assert "Over 1 questions, pruned search gathered" in capsys.readouterr().out

@@ -112,13 +112,13 @@ def test_an_index_remembers_and_checks_its_model(
 
 
 def test_queries_and_documents_are_encoded_on_several_threads_at_once(st_encoder: SentenceTransformersEncoder) -> None:
-    """The tokenizer takes new settings with every call; without a lock, threads raise "Already borrowed"."""
-    texts = [f"goldfish number {i} grow in their pond" for i in range(60)]
+    """Every call sets the tokenizer's padding and truncation; without a lock, a thread raises "Already borrowed"."""
+    texts = ["goldfish grow in their pond " * (i % 40) + "and sleep" for i in range(400)]
     expected = [encoded.embeddings for encoded in st_encoder.encode_documents(texts)]
     expected_query = st_encoder.encode_query("do goldfish grow").embeddings
     with ThreadPoolExecutor(8) as pool:
-        queries = [pool.submit(st_encoder.encode_query, "do goldfish grow") for _ in range(40)]
-        documents = [pool.submit(lambda: list(st_encoder.encode_documents(texts))) for _ in range(8)]
+        documents = [pool.submit(lambda: list(st_encoder.encode_documents(texts))) for _ in range(4)]
+        queries = [pool.submit(st_encoder.encode_query, "do goldfish grow") for _ in range(200)]
         for query in queries:
             assert np.array_equal(query.result().embeddings, expected_query)
         for batch in documents:

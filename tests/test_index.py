@@ -1,5 +1,6 @@
 """Building and opening an index, and what it refuses."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import EncoderMismatchError, UsageError
+from secateurs.records import STORES
 from secateurs.storage.manifest import FORMAT_VERSION, MANIFEST
 
 
@@ -85,7 +87,7 @@ def test_an_index_of_nothing_opens_and_finds_nothing(tmp_path: Path, encoder: On
 
 def test_an_existing_index_is_replaced_only_on_request(tmp_path: Path) -> None:
     build_random(tmp_path / "i.sec", 5)
-    with pytest.raises(SecateursError, match="already"):
+    with pytest.raises(SecateursError, match=r"already: .*--overwrite \(overwrite=True\)"):
         build_random(tmp_path / "i.sec", 6)
     assert len(Index(tmp_path / "i.sec")) == 5
     assert len(build_random(tmp_path / "i.sec", 6, overwrite=True)) == 6
@@ -134,7 +136,7 @@ def test_a_killed_build_leaves_nothing_that_looks_like_an_index(tmp_path: Path) 
     assert not path.exists()
     with pytest.raises(SecateursError, match="no index at"):
         Index(path)
-    build_random(path)  # the next build clears the dead one's folder away
+    build_random(path)  # the next build removes the folder of the one that was killed
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
 
 
@@ -192,15 +194,29 @@ def test_an_index_of_embeddings_says_that_it_has_no_encoder(tmp_path: Path) -> N
         build_random(tmp_path / "i.sec").search("words")
 
 
-def test_a_newer_format_asks_for_an_upgrade(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "remedy"), [(99, "reads format 1: pip install --upgrade secateurs"), (0, "reads format 1: index again")]
+)
+def test_an_unknown_format_says_what_to_do(tmp_path: Path, version: int, remedy: str) -> None:
     build_random(tmp_path / "i.sec")
     manifest = tmp_path / "i.sec" / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
-    with pytest.raises(SecateursError, match="pip install --upgrade secateurs"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": version}))
+    with pytest.raises(SecateursError, match=f"has index format {version}, .*{remedy}"):
         Index(tmp_path / "i.sec")
 
 
-def test_no_index_and_no_manifest_are_told_apart(tmp_path: Path) -> None:
+def test_a_manifest_with_other_fields_under_the_same_version_says_so(tmp_path: Path) -> None:
+    build_random(tmp_path / "i.sec")
+    manifest = tmp_path / "i.sec" / MANIFEST
+    content = json.loads(manifest.read_text())
+    del content["codebook"], content["checksum"]
+    content["checksum"] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(SecateursError, match="not a manifest of format 1"):
+        Index(tmp_path / "i.sec")
+
+
+def test_a_path_without_anything_and_a_folder_without_manifest_have_different_errors(tmp_path: Path) -> None:
     with pytest.raises(SecateursError, match=r"no index at .* secateurs index"):
         Index(tmp_path / "nowhere")
     with pytest.raises(SecateursError, match=f"not an index: it has no {MANIFEST}"):
@@ -213,7 +229,7 @@ def test_embeddings_and_an_encoder_together_are_refused(tmp_path: Path, encoder:
 
 
 class Forgetful:
-    """An encoder of somebody's own, which loses the empty texts."""
+    """An encoder that the library does not know, and that loses a text."""
 
     dim = 16
     spec: ClassVar = {"kind": "mine", "model": "forgetful", "fingerprint": "f"}
@@ -225,14 +241,14 @@ class Forgetful:
         return random_text(np.random.default_rng(len(text)), 3)
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        return (self.encode_query(text) for text in texts if text or not self.loses)
+        return (self.encode_query(text) for text in texts if text != "two" or not self.loses)
 
     def token_text(self, token_id: int) -> str:
         return str(token_id)
 
 
-def test_an_encoder_of_your_own_works_and_is_held_to_one_encoding_per_document(tmp_path: Path) -> None:
-    items = [{"docno": "a", "text": "one"}, {"docno": "b", "text": ""}]
+def test_any_encoder_works_and_must_give_an_encoding_per_document(tmp_path: Path) -> None:
+    items = [{"docno": "a", "text": "one"}, {"docno": "b", "text": "two"}]
     with pytest.raises(SecateursError, match="1 encodings for 2 documents"):
         Index.build(tmp_path / "i.sec", items, encoder=Forgetful(loses=True))
     assert len(Index.build(tmp_path / "i.sec", items, encoder=Forgetful(loses=False)).search("one")) == 2
@@ -266,9 +282,10 @@ def test_embeddings_must_be_finite_and_of_matching_shapes() -> None:
 STORED = Path(__file__).parent / "data"
 
 
-def test_every_format_is_stored_for_the_tests() -> None:
-    for version in range(1, FORMAT_VERSION + 1):
-        assert json.loads((STORED / f"format-{version}" / "manifest.json").read_text())["format_version"] == version
+def test_there_is_a_stored_index_of_every_format_and_store() -> None:
+    stored = [json.loads(path.read_text()) for path in STORED.glob("format-*/manifest.json")]
+    kinds = {(manifest["format_version"], manifest["store"]) for manifest in stored}
+    assert kinds == {(version, store) for version in range(1, FORMAT_VERSION + 1) for store in STORES}
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in STORED.glob("format-*") if path.is_dir()))

@@ -1,9 +1,16 @@
 """The files of an index under damage, replacement and several writers."""
 
+import copy
+import gc
+import multiprocessing
+import os
+import pickle
 import shutil
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +19,7 @@ from conftest import build_random, random_documents, random_text
 from secateurs import Document, Index, SecateursError
 from secateurs.errors import DamagedIndexError
 from secateurs.kernels import probing
+from secateurs.storage import locks
 from secateurs.storage.manifest import MANIFEST, Manifest
 
 FILES = {
@@ -20,6 +28,7 @@ FILES = {
         "blocks.npy",
         "offsets.npy",
         "token_ids.npy",
+        "token_blocks.npy",
         "token_kinds.npy",
         "frequencies.npy",
         "documents.sqlite",
@@ -64,7 +73,7 @@ def use(path: Path) -> object:
         hits = index.search(query, gather=gather).hits
         seen += [hits, index.search(query, gather=gather, where="i < 20", frequencies="matching").hits]
         seen.append(index.explain(query, hits[0].docno, gather=gather))
-    return [*seen, index.frequencies.token_ids.tolist(), index.get("d001").text, "nobody" in index]
+    return [*seen, index.frequencies.token_ids.tolist(), index.get("d001").text, "missing" in index]
 
 
 @pytest.mark.parametrize("name", [*EVERY_FILE, MANIFEST])
@@ -178,12 +187,80 @@ def test_an_overwrite_that_fails_half_way_leaves_the_old_index(
     assert len(list((path / "segments").iterdir())) == 1
 
 
+def pickled(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_an_open_folder_cannot_be_copied_and_closes_no_file_but_its_own(
+    tmp_path: Path, copied: Callable[[Any], Any]
+) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    with pytest.raises(TypeError, match="open the index again by its path"):
+        copied(index.snapshot.codebook._hold)
+    if copied is not copy.copy:  # that of a snapshot shares its parts
+        with pytest.raises(TypeError):
+            copied(index.snapshot)
+    del index
+    gc.collect()
+    with (tmp_path / "mine").open("wb") as mine:  # with a number that was free just now
+        gc.collect()
+        mine.write(b"still open")
+    assert (tmp_path / "mine").read_bytes() == b"still open"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files")
+def test_a_folder_that_cannot_be_held_leaves_no_file_open(tmp_path: Path) -> None:
+    import fcntl
+
+    index = build_random(tmp_path / "i.sec", 5)
+    folder = index.snapshot.segments[0].folder
+    del index
+    gc.collect()
+    handle = os.open(folder, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)  # as a writer that removes it
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (folder, folder / "nowhere"):
+        with pytest.raises(locks.FolderGoneError):
+            locks.Hold(path)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(handle)
+
+
+def found_by(index: Index) -> list[tuple[str, float]]:
+    query = random_text(np.random.default_rng(9), 3)
+    return [(hit.docno, hit.score) for hit in index.search(query)]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_of_an_index_opens_the_same_folder_again(tmp_path: Path, copied: Callable[[Index], Index]) -> None:
+    index = build_random(tmp_path / "i.sec")
+    other = copied(index)
+    assert other.snapshot is not index.snapshot
+    assert found_by(other) == found_by(index)
+    index.close()
+    other.delete(["d001"])  # also when the first is closed
+    assert len(other) == 39
+    with (tmp_path / "mine").open("wb") as mine:
+        del index, other
+        gc.collect()
+        mine.write(b"still open")
+    assert (tmp_path / "mine").read_bytes() == b"still open"
+
+
+def test_an_index_can_be_sent_to_a_process_that_is_started_anew(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(found_by, index).result() == found_by(index)
+
+
 def test_two_builds_of_one_name_do_not_disturb_each_other(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(build_random, tmp_path / "i.sec", 30, overwrite=True) for _ in range(8)]:
             try:
                 future.result()
             except (OSError, SecateursError):
-                continue  # somebody else was first: that is an answer too
+                continue  # another build was first
     assert len(Index(tmp_path / "i.sec")) == 30
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]

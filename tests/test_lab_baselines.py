@@ -83,7 +83,7 @@ def test_equal_scores_go_by_docno_and_k_cuts(opened: Index) -> None:
     assert hit[0] == "d2"  # "cats sleep" and "plants grow" score the same
 
 
-def test_words_nobody_has_find_nothing(opened: Index) -> None:
+def test_a_query_without_a_known_word_finds_nothing(opened: Index) -> None:
     (bm25, both) = baseline_systems(opened, ["bm25", "bm25+maxsim"])
     for system in (bm25, both):
         assert list(system.search(ask("zebra the of"), set()).hits) == []

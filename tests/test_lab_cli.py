@@ -1,4 +1,4 @@
-"""evaluate, report and reproduce as a user meets them: in a process of its own, and killed half-way."""
+"""evaluate, report and reproduce in a process of their own, also stopped half-way."""
 
 import csv
 import json
@@ -28,7 +28,7 @@ def run(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def folder(index_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Queries, and judgements that take the exact ranking's word for it."""
+    """Queries, and judgements that are the exact ranking."""
     folder = tmp_path_factory.mktemp("judged")
     (folder / "demo.sec").symlink_to(index_path)
     opened = Index(index_path)
@@ -50,7 +50,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> None:
+def test_evaluate_writes_tables_and_runs_and_prints_a_summary(folder: Path) -> None:
     sweep = (
         "--sweep",
         "p=1,4,all",
@@ -66,10 +66,10 @@ def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> Non
         *ASKED, "-m", "nDCG@10 AP(rel=2)", *sweep, *others, "-k", "10", "--out", "a", "--runs", "runs", cwd=folder
     )
     assert done.returncode == 0, done.stderr
-    assert "The baseline is p=all order=icf gather=exhaustive candidates=auto." in " ".join(done.stdout.split())
+    assert "The baseline is gather=exhaustive p=all." in " ".join(done.stdout.split())
     settings = {row["setting"]: row for row in table(folder / "a.settings.csv")}
     assert len(settings) == 8
-    exhaustive = settings["p=all order=icf gather=exhaustive candidates=auto"]
+    exhaustive = settings["gather=exhaustive p=all"]
     assert (float(exhaustive["nDCG@10"]), exhaustive["baseline"]) == (1.0, "True")
     assert float(settings["bm25"]["nDCG@10"]) < 1
     assert len(table(folder / "a.csv")) == 8 * len(QUERIES)
@@ -89,25 +89,37 @@ def test_evaluate_writes_tables_runs_and_says_what_it_found(folder: Path) -> Non
     assert "parse command line arguments" in (folder / "a.html").read_text("utf-8")
 
 
-def test_a_killed_evaluation_goes_on_where_it_was(folder: Path) -> None:
-    command = [*ASKED, "--sweep", "p=1:30", "--sweep", "gather=exhaustive", "--sample", "9", "--out", "killed"]
-    work = folder / "killed.work.jsonl"
-    first = subprocess.Popen([sys.executable, "-m", "secateurs", *command], cwd=folder, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_stopped_evaluation_goes_on_where_it_was(folder: Path, number: signal.Signals) -> None:
+    command = [*ASKED, "--sweep", "p=1:30", "--sweep", "gather=exhaustive", "--sample", "9", "--out", number.name]
+    work = folder / f"{number.name}.work.jsonl"
+    first = subprocess.Popen(
+        [sys.executable, "-m", "secateurs", *command],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,  # even if it is ignored here
+    )
     deadline = time.monotonic() + 200
     while (not work.exists() or work.read_bytes().count(b"\n") < 8) and time.monotonic() < deadline:
         assert first.poll() is None
         time.sleep(0.01)
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    first.send_signal(number)
+    _, printed = first.communicate()
+    if number == signal.SIGINT:
+        assert first.returncode == 130
+        assert printed.startswith(
+            f"secateurs: interrupted: {work.name} has what was measured, and the same command goes on"
+        )
     kept = [json.loads(line) for line in work.read_bytes().split(b"\n")[1:-1]]
     assert 7 <= len(kept) < 270
-    assert not (folder / "killed.parquet").exists()
+    assert not (folder / f"{number.name}.parquet").exists()
     done = run(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
     assert not work.exists()
-    rows = {(row["setting"], row["qid"]): row for row in table(folder / "killed.csv")}
+    rows = {(row["setting"], row["qid"]): row for row in table(folder / f"{number.name}.csv")}
     assert len(rows) == 270
-    for record in kept:  # measured before the kill: their times are still those
+    for record in kept:  # measured before the stop: their times are still those
         assert float(rows[record["setting"], record["qid"]]["milliseconds_gather"]) == record["milliseconds"]["gather"]
 
 
@@ -133,11 +145,11 @@ WRONG = [
     (["report", "q.tsv"], 1, "secateurs evaluate --out"),
     (["reproduce", "magic"], 2, "there is no reproduction 'magic': there are standard-library, synthetic"),
     (["reproduce", "none.yaml"], 1, "there is no file none.yaml"),
-    (["reproduce", "synthetic", "--collection", "."], 2, "makes its own collection"),
+    (["reproduce", "synthetic", "--collection", "."], 2, "has a built-in collection"),
 ]
 
 
-def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
+def test_wrong_input_has_an_exit_code_and_a_message_and_no_trace(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from secateurs.cli.app import main
@@ -148,9 +160,9 @@ def test_wrong_input_has_an_exit_code_and_a_sentence_and_no_trace(
         monkeypatch.setattr(sys, "argv", ["secateurs", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
-        told = capsys.readouterr().err
-        assert message in told, arguments
-        assert (stopped.value.code, told.count("\n")) == (code, 1), arguments
+        printed = capsys.readouterr().err
+        assert message in printed, arguments
+        assert (stopped.value.code, printed.count("\n")) == (code, 1), arguments
     assert sorted(folder.iterdir()) == before
 
 

@@ -1,4 +1,4 @@
-"""An experiment on a made collection: what is measured, what is kept, and what happens when it is stopped."""
+"""An experiment on a built-in collection: what is measured, what is written, and what happens when it is stopped."""
 
 import csv
 import json
@@ -21,27 +21,30 @@ from secateurs.lab import (
     summarise,
     sweep,
 )
-from secateurs.lab.built_in_collections import Made, synthetic
+from secateurs.lab.built_in_collections import BuiltInCollection, synthetic
 from secateurs.lab.results import planned
 from secateurs.lab.summary_text import notes
 
-SETTINGS = sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50")
+SETTINGS = {
+    name.removesuffix(" gather=faiss k_prime=50"): settings
+    for name, settings in sweep("p=1,all", "order=first,icf", "gather=faiss", "k_prime=50").items()
+}
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def collection() -> BuiltInCollection:
     return synthetic()
 
 
 @pytest.fixture(scope="module")
-def opened(made: Made, tmp_path_factory: pytest.TempPathFactory) -> Index:
+def opened(collection: BuiltInCollection, tmp_path_factory: pytest.TempPathFactory) -> Index:
     path = tmp_path_factory.mktemp("lab") / "synthetic.sec"
-    return Index.build(path, made.documents, encoder=None, gather=("faiss",))
+    return Index.build(path, collection.documents, encoder=None, gather=("faiss",))
 
 
 @pytest.fixture(scope="module")
-def topics(made: Made) -> Topics:
-    return made.topics.sample(12)
+def topics(collection: BuiltInCollection) -> Topics:
+    return collection.topics.sample(12)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +54,7 @@ def results(opened: Index, topics: Topics, tmp_path_factory: pytest.TempPathFact
 
 
 class Scripted:
-    """A system that finds what it is told, counts its searches, and can be stopped."""
+    """A system with fixed hits that counts its searches and can be interrupted."""
 
     name = "scripted"
     label = "scripted"
@@ -105,10 +108,10 @@ def test_a_row_has_what_the_index_says_of_the_same_search(results: Results, open
 def test_relevant_documents_are_counted_below_the_ranking_too(opened: Index, topics: Topics, k: int) -> None:
     """With k = 10 the ranking does not show all that was scored; what was scored does not depend on it."""
     found = evaluate(opened, topics, sweep("p=2", "gather=faiss,exhaustive", k=k), measures=["RR"])
-    for row in found.of("gather=faiss"):
+    for row in found.of("p=2 gather=faiss"):
         candidates = opened.candidates(topics.encoded[row["qid"]], p=2, gather="faiss", k=k)
         assert row["relevant_scored"] == len(topics.relevant(row["qid"], 1).intersection(candidates))
-    assert {row["relevant_scored"] for row in found.of("gather=exhaustive")} == {1}
+    assert {row["relevant_scored"] for row in found.of("p=2 gather=exhaustive")} == {1}
 
 
 def test_the_files_hold_the_same_tidy_table_and_what_made_it(results: Results, tmp_path: Path) -> None:
@@ -131,15 +134,15 @@ def test_the_files_hold_the_same_tidy_table_and_what_made_it(results: Results, t
 
 def test_the_summary_is_the_mean_over_the_queries(results: Results) -> None:
     rows = {row["setting"]: row for row in summarise(results, "p=all")}
-    baseline, one = rows["p=all order=first"], rows["p=1 order=first"]
+    baseline, pruned = rows["p=all order=first"], rows["p=1 order=first"]
     assert baseline["baseline"]
     assert (baseline["saved"], baseline["speed_up"], baseline["nDCG@10 p"]) == (0, 1, None)
-    assert one["nDCG@10"] == pytest.approx(np.mean([row["nDCG@10"] for row in results.of("p=1 order=first")]))
-    assert one["saved"] == pytest.approx(1 - one["documents_scored"] / baseline["documents_scored"])
-    assert one["nDCG@10 difference"] == pytest.approx(one["nDCG@10"] - baseline["nDCG@10"])
-    assert one["nDCG@10 won"] + one["nDCG@10 lost"] + one["nDCG@10 tied"] == 12
+    assert pruned["nDCG@10"] == pytest.approx(np.mean([row["nDCG@10"] for row in results.of("p=1 order=first")]))
+    assert pruned["saved"] == pytest.approx(1 - pruned["documents_scored"] / baseline["documents_scored"])
+    assert pruned["nDCG@10 difference"] == pytest.approx(pruned["nDCG@10"] - baseline["nDCG@10"])
+    assert pruned["nDCG@10 won"] + pruned["nDCG@10 lost"] + pruned["nDCG@10 tied"] == 12
     times = [row["milliseconds"] for row in results.of("p=1 order=first")]
-    assert one["milliseconds_p95"] == pytest.approx(np.percentile(times, 95))
+    assert pruned["milliseconds_p95"] == pytest.approx(np.percentile(times, 95))
     assert rows["p=all order=icf"]["nDCG@10 tied"] == 12
 
 
@@ -147,6 +150,7 @@ def test_a_baseline_is_found_by_some_of_its_settings(results: Results) -> None:
     assert results.find("p=all order=icf") == "p=all order=icf"
     assert results.find("k_prime=50 p=1") == "p=1 order=first"
     assert results.fullest == "p=all order=first"
+    assert planned([("p=1 gather=faiss", "secateurs", {"p": "1", "gather": "faiss"})]).find("p=1") == "p=1 gather=faiss"
     with pytest.raises(SecateursError, match="no setting is 'bm25': there are p=1 order=first"):
         results.find("bm25")
 
@@ -156,14 +160,14 @@ def test_a_baseline_is_found_by_its_system() -> None:
     assert rows.find("quit") == "quit:50"
 
 
-def test_a_wrong_baseline_is_told_before_anything_is_searched(opened: Index, topics: Topics) -> None:
+def test_a_wrong_baseline_is_an_error_before_anything_is_searched(opened: Index, topics: Topics) -> None:
     system = Scripted([])
     with pytest.raises(SecateursError, match="no setting is 'p=7'"):
         evaluate(opened, topics, SETTINGS, systems=[system], baseline="p=7")
     assert system.searches == 0
 
 
-def test_an_idea_of_ones_own_is_a_row_like_any_other(opened: Index, topics: Topics) -> None:
+def test_a_system_of_the_user_is_a_row_of_the_table(opened: Index, topics: Topics) -> None:
     found = evaluate(opened, topics, [], systems=[Scripted([("d0001", 2.0), ("d0002", 1.0)])], measures=["RR"])
     for row in found.rows:
         assert (row["system"], row["documents_scored"], row["milliseconds"], row["milliseconds_fetch"]) == (
@@ -171,7 +175,7 @@ def test_an_idea_of_ones_own_is_a_row_like_any_other(opened: Index, topics: Topi
         )  # fmt: skip
 
 
-def test_runs_go_out_and_come_back_with_the_same_scores(
+def test_a_run_that_is_written_and_read_again_has_the_same_scores(
     opened: Index, topics: Topics, results: Results, tmp_path: Path
 ) -> None:
     evaluate(opened, topics, SETTINGS, measures=["nDCG@10", "RR"], runs_folder=tmp_path)
@@ -186,13 +190,43 @@ def test_runs_go_out_and_come_back_with_the_same_scores(
         assert np.isnan(again.values(other, "milliseconds")).all()
 
 
-def test_a_run_of_other_queries_is_refused_and_one_that_lacks_some_is_told(opened: Index, topics: Topics) -> None:
+def test_a_run_of_other_queries_is_refused_and_missing_rankings_are_counted(opened: Index, topics: Topics) -> None:
     first = next(iter(topics.queries))
     with pytest.raises(SecateursError, match="the run other has none of the queries"):
         evaluate(opened, topics, [], runs={"other": {"elsewhere": [("d0001", 1.0)]}})
-    found = evaluate(opened, topics, [], runs={"one": {first: [("d0001", 1.0)]}}, measures=["RR"])
-    assert found.about["lacking"] == {"one": 11}
-    assert "one has no ranking for 11 of the queries: 0 is counted there." in notes(found)
+    found = evaluate(opened, topics, [], runs={"partial": {first: [("d0001", 1.0)]}}, measures=["RR"])
+    assert found.about["lacking"] == {"partial": 11}
+    assert "partial has no ranking for 11 of the queries, which count as 0." in notes(found)
+
+
+def test_judged_documents_and_queries_that_are_not_there_are_counted(opened: Index, tmp_path: Path) -> None:
+    topics = Topics(
+        queries={"q1": "w1", "q2": "w2", "q3": "not judged"},
+        qrels={"q1": {"d0001": 1, "gone": 2, "away": 0}, "q2": {"gone": 1}, "q9": {"d0002": 1, "elsewhere": 1}},
+        encoded=dict.fromkeys(("q1", "q2"), next(iter(synthetic().topics.encoded.values()))),
+    )
+    expected = {
+        "unjudged_queries": 1,
+        "judged_qids_without_query": 1,
+        "judged_documents": 3,
+        "judged_documents_not_in_index": 2,
+        "relevant_documents_not_in_index": 1,
+    }
+    found = evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
+    about = json.loads((tmp_path / "x.json").read_text("utf-8"))
+    assert {name: about[name] for name in expected} == expected
+    assert notes(found)[:3] == [
+        "Judged documents that are not in the index, so that it cannot find them: 2 of 3, 1 of them relevant.",
+        "Judged qids that are not among the queries: 1.",
+        "Queries without a judgement, which are left out: 1.",
+    ]
+    sampled = topics.sample(1)
+    assert (sampled.unjudged_queries, sampled.judged_qids_without_query) == (1, 1)  # of the files, not of the sample
+
+
+def test_there_is_no_note_if_no_query_or_document_is_missing(results: Results) -> None:
+    assert results.about["judged_documents_not_in_index"] == 0
+    assert notes(results)[0].startswith("12 queries. The baseline is ")
 
 
 def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, topics: Topics, tmp_path: Path) -> None:
@@ -215,7 +249,9 @@ def test_what_was_measured_before_a_stop_is_not_measured_again(opened: Index, to
     ]
 
 
-def test_unfinished_work_of_another_experiment_is_left_alone(opened: Index, topics: Topics, tmp_path: Path) -> None:
+def test_the_work_file_of_another_experiment_is_refused_and_not_changed(
+    opened: Index, topics: Topics, tmp_path: Path
+) -> None:
     out = tmp_path / "x"
     with pytest.raises(KeyboardInterrupt):
         evaluate(opened, topics, [], systems=[Scripted([], stop_after=4)], out=out, measures=["RR"])
@@ -225,7 +261,7 @@ def test_unfinished_work_of_another_experiment_is_left_alone(opened: Index, topi
     with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
         evaluate(opened, topics.sample(3), [], systems=[Scripted([])], out=out, measures=["RR"])
     assert (tmp_path / "x.work.jsonl").read_bytes() == before
-    moved = {qid: replace(one, embeddings=-one.embeddings) for qid, one in topics.encoded.items()}
+    moved = {qid: replace(query, embeddings=-query.embeddings) for qid, query in topics.encoded.items()}
     with pytest.raises(SecateursError, match=r"another experiment \(other queries and qrels\)"):
         evaluate(opened, replace(topics, encoded=moved), [], systems=[Scripted([])], out=out, measures=["RR"])
     docnos = [document.docno for document in opened.documents()]
@@ -243,7 +279,7 @@ def test_unfinished_work_of_another_experiment_is_left_alone(opened: Index, topi
         evaluate(opened, topics, [], systems=[Scripted([])], out=out, measures=["RR"])
 
 
-def test_finished_results_are_not_overwritten_unasked(opened: Index, topics: Topics, tmp_path: Path) -> None:
+def test_finished_results_are_overwritten_only_with_overwrite(opened: Index, topics: Topics, tmp_path: Path) -> None:
     evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
     with pytest.raises(SecateursError, match="is there already"):
         evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x")
@@ -278,7 +314,7 @@ def test_two_experiments_cannot_write_the_same_results_at_once(opened: Index, to
     assert len(Results.load(tmp_path / "x").rows) == 1
 
 
-def test_runs_are_not_overwritten_unasked_and_that_is_told_before_searching(
+def test_runs_are_overwritten_only_with_overwrite_and_this_is_checked_before_searching(
     opened: Index, topics: Topics, tmp_path: Path
 ) -> None:
     (tmp_path / "scripted.run").write_text("mine")
@@ -293,7 +329,7 @@ def test_runs_are_not_overwritten_unasked_and_that_is_told_before_searching(
     assert len(read_run(tmp_path / "scripted.run")) == len(topics)
 
 
-def test_systems_of_ones_own_may_differ_in_columns_types_and_numbers(
+def test_systems_of_the_user_may_differ_in_columns_types_and_numbers(
     opened: Index, topics: Topics, tmp_path: Path
 ) -> None:
     class Odd(Scripted):
@@ -314,7 +350,7 @@ def test_systems_of_ones_own_may_differ_in_columns_types_and_numbers(
     assert (odd["threshold"], odd["where"], odd["documents_scored"], odd["milliseconds"]) == (0.5, "x", 3, 2.0)
 
 
-def test_what_a_setting_left_open_became_is_in_the_table(opened: Index, topics: Topics) -> None:
+def test_the_value_of_a_setting_that_was_left_open_is_in_the_table(opened: Index, topics: Topics) -> None:
     found = evaluate(opened, topics, sweep(), measures=["RR"])
     plan = opened.search(next(iter(topics.encoded.values())), k=1000).plan
     assert {(row["gather"], row["used_gather"]) for row in found.rows} == {("auto", plan.gather)}
@@ -322,14 +358,14 @@ def test_what_a_setting_left_open_became_is_in_the_table(opened: Index, topics: 
     assert (row["used_nprobe"], row["used_candidates"]) == (str(plan.nprobe), str(plan.candidates))
 
 
-def test_the_first_query_is_encoded_once_more_so_that_its_time_has_no_loading_in_it(
+def test_the_first_query_is_encoded_twice_so_that_its_time_has_no_loading_in_it(
     opened: Index, topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, encode = [], opened.encode_query
-    monkeypatch.setattr(opened, "encode_query", lambda query: asked.append(query) or encode(query))
+    encoded_queries, encode = [], opened.encode_query
+    monkeypatch.setattr(opened, "encode_query", lambda query: encoded_queries.append(query) or encode(query))
     evaluate(opened, topics, [], systems=[Scripted([])])
     expected = [topics.encoded[qid] for qid in topics.queries]
-    assert [id(one) for one in asked] == [id(one) for one in (expected[0], *expected)]
+    assert [id(query) for query in encoded_queries] == [id(query) for query in (expected[0], *expected)]
 
 
 def test_the_summary_has_percentiles_of_every_stage(results: Results) -> None:
@@ -350,7 +386,7 @@ def test_nothing_is_saved_where_the_baseline_scores_nothing(opened: Index, topic
     assert [row["saved"] for row in summarise(found)] == [None, None]
 
 
-def test_a_name_of_results_may_have_its_ending(opened: Index, topics: Topics, tmp_path: Path) -> None:
+def test_the_name_of_results_may_end_in_a_suffix(opened: Index, topics: Topics, tmp_path: Path) -> None:
     evaluate(opened, topics, [], systems=[Scripted([])], out=tmp_path / "x.parquet")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.csv", "x.json", "x.parquet", "x.settings.csv"]
 

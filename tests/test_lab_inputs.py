@@ -87,11 +87,19 @@ def test_topics_are_the_judged_queries_and_their_sample_is_always_the_same(tmp_p
             read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
 
 
-@pytest.mark.parametrize("line", ["do goldfish grow", "\tdo goldfish grow"])
-def test_a_query_to_be_judged_has_a_qid(line: str, tmp_path: Path) -> None:
-    (tmp_path / "q.tsv").write_text(f"1\tcats\n{line}\n")
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("1\tcats\ndo goldfish grow\n", "line 1 has a qid and a tab, line 2 has not"),
+        ("1\tcats\n\tdo goldfish grow\n", "line 2: has no qid"),
+        ("cats\ndo goldfish grow\n", "line 1: has no qid and tab"),
+        ("1\tcats\n1\tdo goldfish grow\n", "line 2: qid '1' is already that of line 1"),
+    ],
+)
+def test_a_query_to_be_judged_has_a_qid_that_no_other_has(lines: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "q.tsv").write_text(lines)
     (tmp_path / "qrels").write_text("2 0 d1 1\n")
-    with pytest.raises(SecateursError, match="line 2: has no qid"):
+    with pytest.raises(SecateursError, match=message):
         read_topics(str(tmp_path / "q.tsv"), str(tmp_path / "qrels"))
 
 

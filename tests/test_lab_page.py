@@ -26,7 +26,7 @@ def row(p: str, order: str, qid: str, value: float, scored: int, **more: Any) ->
     }  # fmt: skip
 
 
-def made() -> Results:
+def small_results() -> Results:
     rows = []
     for order, losses in (("first", (0.5, 0.3, 0.01, 0)), ("icf", (0.2, 0.01, 0, 0))):
         for p, loss, scored in zip(("1", "2", "3", "all"), losses, (10, 20, 30, 100), strict=True):
@@ -39,12 +39,12 @@ def made() -> Results:
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return report(made(), f"A title {HOSTILE}")
+    return report(small_results(), f"A title {HOSTILE}")
 
 
 @pytest.fixture(scope="module")
 def drawn() -> dict[str, Any]:
-    return figures(made())
+    return figures(small_results())
 
 
 class Tags(HTMLParser):
@@ -83,7 +83,7 @@ def test_hostile_text_stays_text_on_the_page(page: str) -> None:
     assert tags.text.count("<script>alert(1)</script>") > 20
 
 
-def test_the_page_loads_nothing_and_says_so(page: str) -> None:
+def test_the_page_loads_nothing_and_its_policy_forbids_it(page: str) -> None:
     assert "default-src 'none'" in page
     loaded = [value for name, value in Tags(page).attributes if name in ("src", "href", "xlink:href", "action")]
     assert loaded
@@ -91,7 +91,7 @@ def test_the_page_loads_nothing_and_says_so(page: str) -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_names_are_unique_on_the_page_and_every_reference_leads_to_one(page: str) -> None:
+def test_ids_are_unique_on_the_page_and_every_reference_has_a_target(page: str) -> None:
     tags = Tags(page)
     ids = [value for name, value in tags.attributes if name == "id"]
     assert len(ids) == len(set(ids)) > 3
@@ -107,22 +107,22 @@ def rows_of(page: str) -> list[list[str]]:
 
 def test_the_page_shows_the_numbers_of_the_summary(page: str) -> None:
     text = Tags(page).text
-    for one in summarise(made()):
-        assert f"{one['nDCG@10']:.4f}{'*' if one['nDCG@10 significant'] else ' '}" in text
+    for row in summarise(small_results()):
+        assert f"{row['nDCG@10']:.4f}{'*' if row['nDCG@10 significant'] else ' '}" in text
     # the first setting loses what only the baseline has: a relevant document at rank 3
     lost = [cells for cells in rows_of(page) if cells[0] == "p=1 order=first" and cells[-1] == f"{HOSTILE}all (3)"]
     assert len(lost) == 20
 
 
-def test_the_smallest_p_is_the_one_from_which_on_nothing_is_lost() -> None:
-    results = made()
+def test_the_smallest_p_is_that_from_which_on_no_setting_is_significantly_worse() -> None:
+    results = small_results()
     rows = summarise(results)
     first, icf = find_curves(results, rows)[:2]
     assert (first.name, icf.name) == ("First", "ICF")
-    assert [one["p"] for one in first.rows] == ["1", "2", "3", "all"]
+    assert [row["p"] for row in first.rows] == ["1", "2", "3", "all"]
     # every loss above varies between the queries by the same pattern, so each that is not zero is significant
     found = [smallest_without_loss(curve.rows, "nDCG@10") for curve in (first, icf)]
-    assert [one["p"] for one in found if one] == ["all", "3"]
+    assert [row["p"] for row in found if row] == ["all", "3"]
     worse = {"m significant": True, "m difference": -0.1}
     fine = {"m significant": False, "m difference": -0.1}
     last = dict(fine)
@@ -130,10 +130,10 @@ def test_the_smallest_p_is_the_one_from_which_on_nothing_is_lost() -> None:
     assert smallest_without_loss([fine, worse], "m") is None
 
 
-def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
+def test_the_pareto_front_has_the_rows_that_no_other_beats_in_time_and_effectiveness() -> None:
     rows = [{"milliseconds_p50": ms, "m": value} for ms, value in ((3, 0.5), (1, 0.2), (2, 0.1), (4, 0.5), (5, 0.9))]
     rows.append({"milliseconds_p50": None, "m": 1.0})
-    assert [one["milliseconds_p50"] for one in pareto(rows, "m")] == [1, 3, 5]
+    assert [row["milliseconds_p50"] for row in pareto(rows, "m")] == [1, 3, 5]
 
 
 def test_figures_are_png_and_svg_of_the_same_points(drawn: dict[str, Any], tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_figures_are_png_and_svg_of_the_same_points(drawn: dict[str, Any], tmp_p
     assert "&lt;script&gt;" in svg
     lines = {line.get_label(): line for line in drawn["documents"].axes[0].get_lines()}
     assert list(lines["ICF"].get_xdata()) == [10, 20, 30, 100]
-    means = [one["nDCG@10"] for one in summarise(made()) if one["order"] == "icf"]
+    means = [row["nDCG@10"] for row in summarise(small_results()) if row["order"] == "icf"]
     assert list(lines["ICF"].get_ydata()) == pytest.approx(means)
 
 
@@ -158,21 +158,21 @@ def test_hollow_points_are_the_significant_ones(drawn: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("count", [8, 24, 30])
-def test_many_curves_look_different_and_leave_the_axes_their_room(count: int) -> None:
+def test_many_curves_look_different_and_do_not_shrink_the_axes(count: int) -> None:
     rows = [
         row(p, f"order{number:02}", qid, 0.5 + number / 100, int(p) * 10 + number)
         for number in range(count)
         for p in ("1", "2")
         for qid in ("q0", "q1")
     ]
-    few = figures(made())
+    few = figures(small_results())
     for name, figure in figures(Results(rows, ["nDCG@10", "AP"], {})).items():
         lines = [line for line in figure.axes[0].get_lines() if str(line.get_label()).startswith("order")]
         looks = {(line.get_color(), line.get_marker(), str(line.get_linestyle())) for line in lines}
         assert len(looks) == len(lines) == min(count, 24)
         figure.draw_without_rendering()
         few[name].draw_without_rendering()
-        height, usual = (one.axes[0].get_window_extent().height for one in (figure, few[name]))
+        height, usual = (drawn.axes[0].get_window_extent().height for drawn in (figure, few[name]))
         assert height > 0.8 * usual
         assert ("the first 24 of 30 curves" in (figure.get_supxlabel() or "")) == (count > 24)
 

@@ -1,5 +1,6 @@
 """Reproductions: what comes with the package is whole, runs, and can disagree."""
 
+import gzip
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,23 +27,23 @@ expected:
 """
 
 
-def test_those_of_the_paper_come_with_the_package() -> None:
-    known = {one.name: one for one in reproductions()}
+def test_reproductions_of_the_paper_come_with_the_package() -> None:
+    known = {reproduction.name: reproduction for reproduction in reproductions()}
     of_the_paper = {f"trec2019-{name}" for name in ("p3", "figure-2", "figure-3", "depth")}
     assert of_the_paper | {"standard-library", "synthetic"} <= known.keys()
     figure = known["trec2019-figure-3"]
-    settings = sweep(*figure.sweep, k=figure.k)
-    assert {one.k for one in settings} == {1000}
-    assert [(one.p, one.order) for one in settings] == [(p, o) for p in range(1, 33) for o in ("first", "icf")]
-    assert {(one.gather, one.k_prime, one.nprobe) for one in settings} == {("faiss", 1000, 10)}
-    for one in known.values():
-        assert one.expected
-        for expectation in one.expected:
-            assert expectation.get("measure", one.measures[0]) in one.measures
+    settings = sweep(*figure.sweep, k=figure.k).values()
+    assert {given.k for given in settings} == {1000}
+    assert [(given.p, given.order) for given in settings] == [(p, o) for p in range(1, 33) for o in ("first", "icf")]
+    assert {(given.gather, given.k_prime, given.nprobe) for given in settings} == {("faiss", 1000, 10)}
+    for reproduction in known.values():
+        assert reproduction.expected
+        for expectation in reproduction.expected:
+            assert expectation.get("measure", reproduction.measures[0]) in reproduction.measures
 
 
 @pytest.mark.parametrize("name", ["synthetic", "standard-library"])
-def test_what_the_project_makes_itself_agrees(name: str, tmp_path: Path) -> None:
+def test_reproductions_on_built_in_collections_agree(name: str, tmp_path: Path) -> None:
     done = reproduce(find_reproduction(name), tmp_path / "x")
     assert [verdict.text for verdict in done.verdicts if verdict.agrees is not True] == []
     assert "<!DOCTYPE html>" in (tmp_path / "x" / "report.html").read_text("utf-8")
@@ -78,7 +79,7 @@ def test_a_reproduction_can_disagree_and_says_where(tmp_path: Path) -> None:
         (TINY.replace("made: synthetic", "path: /x") + "  - {setting: p=1, saves: 1}", "a collection is"),
     ],
 )
-def test_a_wrong_file_is_refused_with_a_sentence(content: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_with_a_message(content: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(content)
     with pytest.raises(SecateursError, match=message):
         find_reproduction(str(tmp_path / "t.yaml"))
@@ -103,7 +104,7 @@ RIGHT = TINY + "  - {setting: p=1, saves: 0.1}\n"
         ("title: t", "title: \udcff", "not YAML"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_with_a_sentence(
+def test_a_value_of_the_wrong_kind_is_refused_with_a_message(
     before: str, after: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.yaml").write_text(RIGHT)
@@ -123,7 +124,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_a_sentence(
         ("measures: [RR]", "measures: [goodness]", "'goodness' is no measure"),
     ],
 )
-def test_what_names_nothing_is_told_before_anything_is_made(
+def test_an_unknown_setting_or_measure_is_an_error_before_anything_is_built(
     before: str, after: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "t.yaml").write_text(RIGHT.replace(before, after))
@@ -132,7 +133,7 @@ def test_what_names_nothing_is_told_before_anything_is_made(
     assert not (tmp_path / "x").exists()
 
 
-def test_results_of_which_nothing_is_expected_do_not_agree() -> None:
+def test_results_do_not_agree_if_every_expectation_was_skipped() -> None:
     results = Results([], [], {})
     assert not Reproduced(results, [Verdict("x", None)]).agrees
     assert Reproduced(results, [Verdict("x", None), Verdict("y", True)]).agrees
@@ -156,11 +157,25 @@ def test_an_index_of_another_collection_is_not_taken_for_this_one(tmp_path: Path
         reproduce(claim, tmp_path / "x", collection=moved)
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_folder_of_beir_is_a_collection(tmp_path: Path, suffix: str) -> None:
+    def write(name: str, content: str) -> None:
+        (tmp_path / f"{name}{suffix}").write_bytes(gzip.compress(content.encode()) if suffix else content.encode())
+
+    write("corpus.jsonl", '{"_id": "d1", "title": "", "text": "goldfish grow"}\n')
+    write("queries.jsonl", '{"_id": "1", "text": "do goldfish grow"}\n{"_id": "2", "text": "not judged"}\n')
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n1\td1\t1\n")
+    corpus, topics = collection_of(find_reproduction("trec2019-p3"), tmp_path)
+    assert corpus == tmp_path / f"corpus.jsonl{suffix}"
+    assert (topics.queries, topics.qrels) == ({"1": "do goldfish grow"}, {"1": {"d1": 1}})
+
+
 def test_the_synthetic_collection_is_always_the_same() -> None:
-    one, two = synthetic(), synthetic()
-    assert one.topics.fingerprint() == two.topics.fingerprint()
+    first, second = synthetic(), synthetic()
+    assert first.topics.fingerprint() == second.topics.fingerprint()
     # the first words of the first query, as NumPy's frozen RandomState draws them
-    assert next(iter(one.topics.queries.values())) == "w1 w12 w41 w52 w785 w0"
+    assert next(iter(first.topics.queries.values())) == "w1 w12 w41 w52 w785 w0"
 
 
 def test_known_items_of_the_standard_library_are_judged_without_their_first_sentence() -> None:
@@ -178,5 +193,5 @@ def test_a_folder_of_a_collection_stands_in_for_ir_datasets(tmp_path: Path) -> N
         reproduce(claim, tmp_path / "x", collection=tmp_path / "none")
     with pytest.raises(SecateursError, match="is no collection"):
         reproduce(claim, tmp_path / "x", collection=tmp_path)
-    with pytest.raises(SecateursError, match="makes its own collection"):
+    with pytest.raises(SecateursError, match="has a built-in collection"):
         reproduce(find_reproduction("synthetic"), tmp_path / "x", collection=tmp_path)

@@ -14,27 +14,29 @@ OTHERS = [BASELINE + RNG.normal(shift, 0.1, 40) for shift in (-0.1, -0.03, 0.0, 
 
 def test_the_test_is_the_paired_t_test_of_scipy() -> None:
     found = compare(OTHERS, BASELINE, "none")
-    for one, values in zip(found, OTHERS, strict=True):
+    for comparison, values in zip(found, OTHERS, strict=True):
         expected = stats.ttest_rel(values, BASELINE)
         low, high = expected.confidence_interval(0.95)
-        assert one.p_value == pytest.approx(expected.pvalue)
-        assert (one.low, one.high) == pytest.approx((low, high))
-        assert one.difference == pytest.approx(values.mean() - BASELINE.mean())
+        assert comparison.p_value == pytest.approx(expected.pvalue)
+        assert (comparison.low, comparison.high) == pytest.approx((low, high))
+        assert comparison.difference == pytest.approx(values.mean() - BASELINE.mean())
 
 
 def test_a_t_test_by_hand() -> None:
     # differences 1, 2, 3: mean 2, standard deviation 1, t = 2 * sqrt(3) = 3.4641 with 2 degrees of freedom; for two
     # degrees the two-sided p-value is 1 - t / sqrt(t^2 + 2) = 1 - 3.4641 / sqrt(14) = 0.07418
-    (one,) = compare([np.array([1.0, 2.0, 3.0])], np.zeros(3), "none")
-    assert one.p_value == pytest.approx(0.0741799)
-    assert one.high - one.difference == pytest.approx(4.3026527 / np.sqrt(3))
-    assert not one.significant
+    (comparison,) = compare([np.array([1.0, 2.0, 3.0])], np.zeros(3), "none")
+    assert comparison.p_value == pytest.approx(0.0741799)
+    assert comparison.high - comparison.difference == pytest.approx(4.3026527 / np.sqrt(3))
+    assert not comparison.significant
 
 
 def test_bonferroni_multiplies_by_the_number_of_comparisons_and_stops_at_one() -> None:
     assert correct([0.01, 0.02, 0.5], "bonferroni") == pytest.approx([0.03, 0.06, 1.0])
     plain, corrected = compare(OTHERS, BASELINE, "none"), compare(OTHERS, BASELINE, "bonferroni")
-    assert [one.p_value for one in corrected] == pytest.approx([min(1, 4 * one.p_value) for one in plain])
+    assert [comparison.p_value for comparison in corrected] == pytest.approx(
+        [min(1, 4 * comparison.p_value) for comparison in plain]
+    )
 
 
 def test_holm_steps_down_and_never_lets_a_larger_p_value_overtake() -> None:
@@ -51,34 +53,34 @@ def test_holm_finds_all_that_bonferroni_finds() -> None:
 
 
 def test_queries_that_won_lost_and_tied_are_named() -> None:
-    (one,) = compare([np.array([0.5, 0.2, 0.3, 0.9])], np.array([0.5, 0.4, 0.1, 0.9]))
-    assert (one.won, one.lost, one.tied) == ((2,), (1,), (0, 3))
+    (comparison,) = compare([np.array([0.5, 0.2, 0.3, 0.9])], np.array([0.5, 0.4, 0.1, 0.9]))
+    assert (comparison.won, comparison.lost, comparison.tied) == ((2,), (1,), (0, 3))
 
 
 def test_the_same_values_are_never_significantly_different() -> None:
     values = np.array([0.4, 0.7, 0.1])
-    (one,) = compare([values], values, "none")
-    assert (one.p_value, one.significant, one.low, one.high) == (1.0, False, 0.0, 0.0)
+    (comparison,) = compare([values], values, "none")
+    assert (comparison.p_value, comparison.significant, comparison.low, comparison.high) == (1.0, False, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [0.4, 0.9])
-def test_one_query_shows_nothing(value: float) -> None:
-    (one,) = compare([np.array([value])], np.array([0.4]), "none")
-    assert (one.p_value, one.significant, one.low, one.high) == (1.0, False, None, None)
+def test_nothing_is_significant_with_one_query(value: float) -> None:
+    (comparison,) = compare([np.array([value])], np.array([0.4]), "none")
+    assert (comparison.p_value, comparison.significant, comparison.low, comparison.high) == (1.0, False, None, None)
 
 
 @pytest.mark.parametrize(("queries", "significant"), [(2, False), (5, False), (6, True)])
-def test_a_difference_that_is_the_same_for_every_query_needs_some_queries(queries: int, significant: bool) -> None:
+def test_a_constant_difference_is_significant_from_six_queries_on(queries: int, significant: bool) -> None:
     # by chance alone all signs are the same in 2 of 2^n cases: 1/16 with five queries, 1/32 with six
     baseline = np.linspace(0.1, 0.6, queries)
-    (one,) = compare([baseline + 0.1], baseline, "none")
-    assert one.p_value == pytest.approx(2 / 2**queries)
-    assert (one.significant, one.low) == (significant, None)
+    (comparison,) = compare([baseline + 0.1], baseline, "none")
+    assert comparison.p_value == pytest.approx(2 / 2**queries)
+    assert (comparison.significant, comparison.low) == (significant, None)
 
 
 @pytest.mark.parametrize("values", [[0.1], [0.1, float("nan")], [[0.1, 0.2]], []])
 def test_what_cannot_be_paired_is_refused(values: list[float]) -> None:
-    with pytest.raises(SecateursError, match=r"one number for each|not a number"):
+    with pytest.raises(SecateursError, match=r"one number for each query|not a number"):
         compare([np.array(values)], np.array([0.1, 0.2]))
 
 

@@ -4,34 +4,62 @@ import pytest
 
 from secateurs import SearchSettings, SecateursError
 from secateurs.lab import parse_settings, sweep
-from secateurs.lab.sweeps import labels, plain
+from secateurs.lab.sweeps import add_rows, named, plain
+
+
+def values(name: str, *texts: str, **options: int) -> list[object]:
+    return [getattr(given, name) for given in sweep(*texts, **options).values()]
 
 
 def test_every_combination_is_a_setting() -> None:
-    settings = sweep("p=1:3,8,all", "order=first,icf", "gather=faiss")
-    assert [(one.p, one.order) for one in settings] == [
+    settings = sweep("p=1:3,8,all", "order=first,icf", "gather=faiss").values()
+    assert [(given.p, given.order) for given in settings] == [
         (p, order) for p in (1, 2, 3, 8, None) for order in ("first", "icf")
     ]
-    assert {one.gather for one in settings} == {"faiss"}
-    assert {one.k for one in settings} == {1000}
+    assert {given.gather for given in settings} == {"faiss"}
+    assert {given.k for given in settings} == {1000}
 
 
 def test_a_range_may_have_a_step_and_words_may_be_spaced() -> None:
-    assert [one.p for one in sweep(" p = 2:8:3 , auto")] == [2, 5, 8, "auto"]
-    assert [one.nprobe for one in sweep("nprobe=10,auto")] == [10, None]
-    assert [one.k_prime for one in sweep("k-prime=5")] == [5]
-    assert [one.k for one in sweep("k=10", k=1000)] == [10]
-    assert [one.effort for one in sweep("effort=fast,exact")] == ["fast", "exact"]
+    assert values("p", " p = 2:8:3 , auto") == [2, 5, 8, "auto"]
+    assert values("nprobe", "nprobe=10,auto") == [10, None]
+    assert values("k_prime", "k-prime=5") == [5]
+    assert values("k", "k=10", k=1000) == [10]
+    assert values("effort", "effort=fast,exact") == ["fast", "exact"]
 
 
-def test_labels_say_what_differs_and_nothing_else() -> None:
-    settings = [*sweep("p=1,all", "gather=faiss"), SearchSettings(k=1000, gather="exhaustive")]
-    assert labels([plain(one) for one in settings]) == [
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (["p=3"], ["p=3"]),
+        (["order=icf"], ["order=icf"]),
+        (["p=1,all", "gather=faiss"], ["p=1 gather=faiss", "p=all gather=faiss"]),
+        (["nprobe=auto,7"], ["nprobe=auto", "nprobe=7"]),
+        (["where=year >= 2020"], ["where=year >= 2020"]),
+        ([], ["default"]),
+    ],
+)
+def test_a_row_is_named_by_all_that_was_swept(texts: list[str], names: list[str]) -> None:
+    assert list(sweep(*texts)) == names
+
+
+def test_one_more_row_is_named_by_what_it_names() -> None:
+    rows = add_rows(sweep("p=1", k=10), ["gather=exhaustive  p=all", "p=3 where=a > 1"], k=10)
+    assert list(rows) == ["p=1", "gather=exhaustive p=all", "p=3 where=a > 1"]
+    assert rows["gather=exhaustive p=all"] == SearchSettings(k=10, gather="exhaustive", p=None)
+    with pytest.raises(SecateursError, match="two settings are the same: p=1"):
+        add_rows(rows, ["p=1"])
+
+
+def test_settings_without_names_are_named_by_what_is_not_the_default() -> None:
+    assert list(named([SearchSettings(p=1, gather="faiss"), SearchSettings(p=None)])) == [
         "p=1 gather=faiss",
-        "p=all gather=faiss",
-        "p=auto gather=exhaustive",
+        "p=all gather=auto",
     ]
-    assert labels([plain(one) for one in sweep()]) == ["default"]
+    assert list(named([SearchSettings(k=1000, gather="exhaustive")])) == ["gather=exhaustive"]
+    assert list(named([SearchSettings(), SearchSettings(k=100)])) == ["k=10", "k=100"]
+    assert list(named([SearchSettings()])) == ["default"]
+    assert named([]) == {}
 
 
 def test_a_function_as_an_order_is_called_by_its_name() -> None:
@@ -58,7 +86,7 @@ def test_a_function_as_an_order_is_called_by_its_name() -> None:
         ("p=1:99999999", "upwards, not"),
     ],
 )
-def test_wrong_sweeps_are_refused_with_a_sentence(text: str, message: str) -> None:
+def test_wrong_sweeps_are_refused_with_a_message(text: str, message: str) -> None:
     with pytest.raises(SecateursError, match=message):
         sweep(text)
 
@@ -73,7 +101,9 @@ def test_sweeping_too_much_or_twice_is_refused() -> None:
     with pytest.raises(SecateursError, match="one value for each name"):
         parse_settings("p=1:2")
     with pytest.raises(SecateursError, match="two settings are the same: p=1"):
-        labels([plain(one) for one in [*sweep("p=1,2"), *sweep("p=1")]])
+        named([SearchSettings(p=1), SearchSettings(p=2), SearchSettings(p=1)])
+    with pytest.raises(SecateursError, match="two settings are the same: p=1 and mine"):
+        named({**sweep("p=1"), "mine": SearchSettings(k=1000, p=1)})
 
 
 def test_settings_of_one_row() -> None:
@@ -81,5 +111,5 @@ def test_settings_of_one_row() -> None:
     assert parse_settings("p=3 where=year >= 2020") == {"p": 3, "where": "year >= 2020"}
 
 
-def test_a_condition_is_one_value_whatever_is_in_it() -> None:
-    assert [one.where for one in sweep("where=a in (1, 2:3)")] == ["a in (1, 2:3)"]
+def test_a_condition_is_a_single_value_with_commas_and_colons_too() -> None:
+    assert values("where", "where=a in (1, 2:3)") == ["a in (1, 2:3)"]

@@ -1,4 +1,4 @@
-"""Adding, replacing, deleting and compacting: the index is always that of the documents it has now."""
+"""Adding, replacing, deleting and compacting: the index always equals one built from its present documents."""
 
 import multiprocessing
 import os
@@ -59,21 +59,21 @@ def test_after_any_changes_the_index_is_that_of_its_documents(
     index = Index.build(path, [document("d0", 0)], encoder=None, store=store, gather=gather)
     held = {"d0": document("d0", 0)}
     for turn, (verb, numbers) in enumerate(steps, start=1):
-        some = [document(f"d{number}", 100 * turn + number, number % 5) for number in numbers]
+        given_documents = [document(f"d{number}", 100 * turn + number, number % 5) for number in numbers]
         if verb == "add":
-            fresh = [item for item in some if item.docno not in held]
+            fresh = [item for item in given_documents if item.docno not in held]
             assert index.add(fresh).added == len(fresh)
             held |= {item.docno: item for item in fresh}
         elif verb == "update":
-            known = {item.docno for item in some} & held.keys()
-            changes = index.update(some)
-            assert (changes.added, changes.replaced) == (len(some) - len(known), len(known))
-            held |= {item.docno: item for item in some}
+            known = {item.docno for item in given_documents} & held.keys()
+            changes = index.update(given_documents)
+            assert (changes.added, changes.replaced) == (len(given_documents) - len(known), len(known))
+            held |= {item.docno: item for item in given_documents}
         elif verb == "delete":
-            known = {item.docno for item in some} & held.keys()
-            changes = index.delete([item.docno for item in some])
+            known = {item.docno for item in given_documents} & held.keys()
+            changes = index.delete([item.docno for item in given_documents])
             assert changes.deleted == len(known)
-            assert set(changes.missing) == {item.docno for item in some} - known
+            assert set(changes.missing) == {item.docno for item in given_documents} - known
             held = {docno: item for docno, item in held.items() if docno not in known}
         elif verb == "compact":
             index.compact()
@@ -97,7 +97,7 @@ def test_after_any_changes_the_index_is_that_of_its_documents(
     assert folders(path) == set(index.manifest.named())
 
 
-def test_new_documents_are_found_by_everyone_who_looks_afterwards(tmp_path: Path) -> None:
+def test_new_documents_are_found_by_every_index_opened_or_refreshed_afterwards(tmp_path: Path) -> None:
     index = build_random(tmp_path / "i.sec", 300)
     other = Index(tmp_path / "i.sec")
     new = document("new", 5)
@@ -180,7 +180,9 @@ def manifest_of(
 ) -> Manifest:
     gone = DeletionsRecord("gone", 1, deleted, 0, {}) if deleted else None
     records = tuple(
-        SegmentRecord(str(i), size, size, 0, {}, spread=spread, clipped=clipped, deletions=gone if i == 0 else None)
+        SegmentRecord(
+            str(i), size, size, 0, {}, 64, 4096, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
+        )
         for i, size in enumerate(sizes)
     )
     return Manifest(8, "int8", ("cells",), {}, CodebookRecord("c", learnt, 0.1, 100.0, {}), records, "test")
@@ -239,16 +241,62 @@ def test_a_docno_twice_in_one_change_is_an_error_that_names_both(tmp_path: Path,
 
 def test_deleting_what_is_not_there_is_reported(tmp_path: Path) -> None:
     index = build_random(tmp_path / "i.sec", 5)
-    changes = index.delete(["d001", "nobody", "d001"])
+    changes = index.delete(["d001", "missing", "d001"])
     assert changes.deleted == 1
-    assert changes.missing == ("nobody",)
+    assert changes.missing == ("missing",)
     assert index.delete("d002").deleted == 1  # one docno is not a list of letters
     assert index.delete("d002").missing == ("d002",)
     with pytest.raises(UsageError, match="a docno is a text, not 3"):
         index.delete([3])  # type: ignore[list-item]
 
 
-def test_a_deleted_document_is_nowhere(tmp_path: Path) -> None:
+def test_deleting_reads_only_the_documents_concerned(tmp_path: Path) -> None:
+    """Other documents may even be damaged: nothing of them is read."""
+    rng = np.random.default_rng(0)
+    items = [Document(f"d{i:04}", f"needle{i:04}", {"i": i}, random_text(rng, 5)) for i in range(1500)]
+    path = tmp_path / "i.sec"
+    Index.build(path, items, encoder=None)
+    (segment,) = (path / "segments").iterdir()
+    tokens = bytearray((segment / "token_ids.npy").read_bytes())
+    tokens[-1] ^= 1  # of the last document, in another block than those of the first ones
+    (segment / "token_ids.npy").write_bytes(tokens)
+    database = (segment / "documents.sqlite").read_bytes()
+    assert database.count(b"needle1400") == 1
+    (segment / "documents.sqlite").write_bytes(database.replace(b"needle1400", b"noodle1400"))
+    index = Index(path)
+    assert index.delete([f"d{i:04}" for i in range(10)]).deleted == 10
+    assert len(index) == 1490
+    with pytest.raises(SecateursError, match="altered"):
+        index.delete(["d1400"])
+    with pytest.raises(SecateursError, match="altered"):  # that there is none is certain only if nothing is damaged
+        index.delete(["missing"])
+
+
+def test_deleted_and_replaced_documents_are_no_longer_counted_as_cut(tmp_path: Path) -> None:
+    def cut(docno: str, tokens: int) -> Document:
+        text = random_text(np.random.default_rng(0), 4)
+        return Document(docno, "", {}, EncodedText(text.embeddings, text.token_ids, text.token_kinds, cut=tokens))
+
+    index = Index.build(tmp_path / "i.sec", [cut(f"d{i:02}", i % 2) for i in range(40)], encoder=None)
+    assert index.info()["cut_documents"] == 20
+    index.delete(["d01", "d02"])
+    index.delete(["d03", "d04"])
+    assert index.info()["cut_documents"] == 18
+    index.update([cut("d05", 0), cut("d06", 7)])
+    assert index.info()["cut_documents"] == 18
+    index.compact()
+    assert index.info()["cut_documents"] == 18
+    kept = {document.docno: document.encoded.cut for document in index.documents() if document.encoded is not None}
+    assert kept == {f"d{i:02}": i % 2 for i in range(7, 40)} | {"d00": 0, "d05": 0, "d06": 7}
+    index.check()
+
+
+def test_half_a_character_among_docnos_hides_no_other(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    assert index.delete(["d001", "\ud800"]).deleted == 1
+
+
+def test_a_deleted_document_is_found_by_no_way_of_gathering_and_its_docno_is_free(tmp_path: Path) -> None:
     index = build_random(tmp_path / "i.sec", 300, gather=("cells", "faiss"))
     query = random_documents(300)[123].encoded
     assert query is not None
@@ -292,7 +340,7 @@ def test_embeddings_of_another_dimension_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in STORED.glob("format-*") if path.is_dir()))
-def test_an_index_of_any_version_can_be_changed(name: str, tmp_path: Path) -> None:
+def test_an_index_of_every_released_format_can_be_changed(name: str, tmp_path: Path) -> None:
     shutil.copytree(STORED / name, tmp_path / "i.sec")
     index = Index(tmp_path / "i.sec")
     query = random_text(np.random.default_rng(2), 5, 8)
@@ -317,8 +365,26 @@ def test_a_writer_waits_for_another_and_says_when_it_gives_up(tmp_path: Path, mo
         index.delete(["d001"])
 
 
+def test_a_writer_that_waits_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = build_random(tmp_path / "i.sec", 5)
+    monkeypatch.setattr(locks, "_SILENCE", 0.1)
+    with ThreadPoolExecutor(1) as pool:
+        with locks.write_lock(tmp_path / "i.sec"):
+            waiting = pool.submit(index.delete, ["d001"])
+            while not caplog.records:
+                time.sleep(0.01)
+            time.sleep(0.1)
+        assert waiting.result().deleted == 1
+    (record,) = caplog.records
+    assert record.name == "secateurs"
+    assert record.levelname == "WARNING"
+    assert "i.sec: another process is writing to it: waiting up to 60 s" in record.getMessage()
+
+
 def test_readers_keep_their_state_while_everything_is_rewritten(tmp_path: Path) -> None:
-    """Also what they have not looked at yet; and what nobody looks at any more goes with the next change."""
+    """Also files that they have not opened yet; and files that no reader uses are removed by the next change."""
     path = tmp_path / "i.sec"
     writer = build_random(path, 300, gather=("cells", "faiss"))
     query = random_text(np.random.default_rng(9), 3)
@@ -394,7 +460,9 @@ def test_an_interruption_just_after_the_commit_loses_nothing(
     assert len(again) == {"add": 21, "delete": 19, "compact": 20}[verb]
 
 
-def test_a_change_whose_tidying_fails_is_made_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_whose_tidying_fails_is_committed_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = build_random(tmp_path / "i.sec", 300)
     for number in range(2):
         index.add([document(f"n{number}", number)])
@@ -416,13 +484,13 @@ def test_a_change_whose_tidying_fails_is_made_and_says_so(tmp_path: Path, monkey
 def test_embeddings_beyond_the_scale_bring_a_new_scale_and_are_not_cut_off(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
 
-    def some(name: str, count: int, width: float) -> list[Document]:
+    def documents_of_width(name: str, count: int, width: float) -> list[Document]:
         return [
             Document(f"{name}{i}", encoded=EncodedText(rng.normal(0, width, (6, 16)), [1] * 6, [0] * 6))
             for i in range(count)
         ]
 
-    small, large = some("s", 200, 1), some("l", 40, 3)
+    small, large = documents_of_width("s", 200, 1), documents_of_width("l", 40, 3)
     index = Index.build(tmp_path / "i.sec", small, encoder=None)
     index.add(large)
     at_once = Index.build(tmp_path / "f.sec", [*small, *large], encoder=None)
@@ -430,7 +498,7 @@ def test_embeddings_beyond_the_scale_bring_a_new_scale_and_are_not_cut_off(tmp_p
     expected = dict(ranking_of(at_once, query))
     assert dict(ranking_of(index, query)) == pytest.approx(expected, abs=1)
     settled = index.manifest.codebook
-    for item in some("again", 5, 3):
+    for item in documents_of_width("again", 5, 3):
         index.add([item])
     assert index.manifest.codebook == settled
 
@@ -463,7 +531,7 @@ def test_an_index_that_was_replaced_by_one_of_another_encoder_is_not_mixed_with_
     assert len(Index(tmp_path / "i.sec")) == 1
 
 
-def test_an_open_index_only_moves_forwards(tmp_path: Path) -> None:
+def test_an_open_index_never_goes_back_to_an_earlier_state(tmp_path: Path) -> None:
     index = build_random(tmp_path / "i.sec", 5)
     early = index.snapshot
     index.add([document("new", 1)])
@@ -498,10 +566,10 @@ def test_a_duplicate_in_a_file_is_named_with_both_its_lines(tmp_path: Path, enco
         index.add(tmp_path / "c.tsv")
 
 
-def test_frequencies_can_be_taken_away_again() -> None:
-    some = Frequencies.from_counts({1: 2, 5: 3}, {1: 1, 5: 2})
+def test_subtracting_frequencies_undoes_adding_them() -> None:
+    counted = Frequencies.from_counts({1: 2, 5: 3}, {1: 1, 5: 2})
     more = Frequencies.from_counts({1: 1, 7: 4}, {1: 1, 7: 1})
-    left = (some + more) - some
+    left = (counted + more) - counted
     assert left.token_ids.tolist() == [1, 7]
     assert left.collection.tolist() == [1, 4]
     assert left.document.tolist() == [1, 1]

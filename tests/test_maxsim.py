@@ -10,8 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from secateurs.kernels import maxsim as module
 from secateurs.kernels.maxsim import bounds_of_the_rest, maxsim, score
-from secateurs.storage.codecs.stores import Float16Store, Int8Store, Store
-from secateurs.storage.rows import reach_of
+from secateurs.storage.rounding import Float16Store, Int8Store, Store, reach_of
 
 
 def bounds(lengths: list[int]) -> tuple[np.ndarray, np.ndarray]:

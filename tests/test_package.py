@@ -1,7 +1,9 @@
 """What the package promises before anything is called."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import secateurs
 
@@ -12,7 +14,27 @@ def test_importing_is_light() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-def test_every_public_name_can_be_had() -> None:
+def test_help_is_quick_because_it_loads_no_engine() -> None:
+    heavy = ["torch", "numba", "faiss", "onnxruntime", "tokenizers", "numkong", "scipy", "pandas", "ray", "fastapi"]
+    code = (
+        "import sys; sys.argv = ['secateurs', '--help']\n"
+        "from secateurs.cli import main\n"
+        "try: main()\n"
+        f"except SystemExit: print([m for m in {heavy} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "evaluate" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+def test_only_the_command_line_imports_typer() -> None:
+    package = Path(secateurs.__file__).parent
+    for path in package.rglob("*.py"):
+        if package / "cli" not in path.parents:
+            assert not re.search(r"^\s*(import|from) (typer|click)\b", path.read_text("utf-8"), re.MULTILINE), path
+
+
+def test_every_public_name_can_be_imported() -> None:
     assert set(secateurs.__all__) == {"__version__", *secateurs._HOME}
     for name in secateurs.__all__:
         assert getattr(secateurs, name) is not None

@@ -76,7 +76,7 @@ def test_the_retriever_ranks_as_search_does(index: Index, queries: pd.DataFrame)
         {},
     ],
 )
-def test_the_stages_one_by_one_are_the_retriever_bit_for_bit(
+def test_the_four_stages_give_exactly_what_the_retriever_gives(
     prunable: Index, queries: pd.DataFrame, settings: dict[str, Any]
 ) -> None:
     assert rows((stages(prunable, **settings) % 10)(queries)) == rows(prunable.retriever(**settings)(queries))
@@ -140,7 +140,7 @@ def test_an_experiment_marks_what_differs_significantly(prunable: Index, queries
     assert not pt.java.started()
 
 
-def test_pipelines_of_ours_pass_the_validation_of_experiments(index: Index, queries: pd.DataFrame) -> None:
+def test_pipelines_pass_the_validation_of_experiments(index: Index, queries: pd.DataFrame) -> None:
     qrels = pd.DataFrame({"qid": QIDS, "docno": "nothing", "label": 1})
     systems = [index.retriever(p=3), stages(index, p=3), index.retriever() >> Scorer(index)]
     pt.Experiment(systems, queries, qrels, ["map"], validate="error")
@@ -163,7 +163,7 @@ def test_transformers_pass_pyterriers_own_checks(make: Any, index: Index, monkey
 def test_every_stage_says_which_columns_it_takes_and_gives(index: Index) -> None:
     def columns(transformer: pt.Transformer) -> dict[str, str]:
         taken = pt.inspect.transformer_inputs(transformer)
-        return {" ".join(some): " ".join(pt.inspect.transformer_outputs(transformer, some)) for some in taken}
+        return {" ".join(columns): " ".join(pt.inspect.transformer_outputs(transformer, columns)) for columns in taken}
 
     encoded = " ".join(ENCODED)
     assert columns(QueryEncoder(index)) == {"qid query": f"qid query {encoded}"}
@@ -196,12 +196,12 @@ def test_a_query_that_finds_nothing_is_left_out_and_the_others_stay(tmp_path: Pa
         query_toks=[query.token_ids for query in encoded],
         query_kinds=[query.token_kinds for query in encoded],
     )
-    for some, found in ((index, set()), (full, {"1", "3"})):
-        pipeline = Prune(some, p=1) >> Candidates(some, gather="cells") >> Scorer(some)
-        assert set(pipeline(frame)["qid"]) == set(some.retriever(gather="cells")(frame)["qid"]) == found
+    for searched, found in ((index, set()), (full, {"1", "3"})):
+        pipeline = Prune(searched, p=1) >> Candidates(searched, gather="cells") >> Scorer(searched)
+        assert set(pipeline(frame)["qid"]) == set(searched.retriever(gather="cells")(frame)["qid"]) == found
 
 
-def test_what_comes_with_a_query_stays_with_its_results_and_the_input_is_not_touched(index: Index) -> None:
+def test_columns_of_a_query_stay_with_its_results_and_the_input_is_not_changed(index: Index) -> None:
     frame = pd.DataFrame({"qid": ["b", "a"], "query": QUERIES[:2], "topic": [7, 8], "rank": [1, 1]}, index=[10, 20])
     before = frame.copy()
     found = index.retriever(k=2)(frame)
@@ -279,32 +279,32 @@ def test_an_unknown_setting_is_refused_when_the_stage_is_made(index: Index) -> N
         Prune(index, p=0)
 
 
-def test_frames_that_make_no_sense_are_refused_with_a_reason(index: Index, queries: pd.DataFrame) -> None:
-    one = queries.head(1)
+def test_wrong_frames_are_refused_with_a_reason(index: Index, queries: pd.DataFrame) -> None:
+    query = queries.head(1)
     for keep in ([], [3, 3], [2, 32]):
         with pytest.raises(
             UsageError, match=f"some of the query's 32 positions, each once, not {re.escape(str(keep))}"
         ):
-            index.retriever()(one.assign(query_keep=[keep]))
+            index.retriever()(query.assign(query_keep=[keep]))
     for stage in (QueryEncoder(index), Candidates(index), index.retriever()):
         with pytest.raises(UsageError, match="a query is a string, not nan"):
-            stage(one.assign(query=[float("nan")]))
+            stage(query.assign(query=[float("nan")]))
     with pytest.raises(pt.validate.InputValidationError, match="query_embs"):
-        Prune(index)(one)
+        Prune(index)(query)
 
 
-def test_texts_and_metadata_come_by_pyterriers_own_way(index: Index) -> None:
+def test_texts_and_metadata_come_by_get_text_of_pyterrier(index: Index) -> None:
     found = index.retriever(k=2).search(QUERIES[0])
     stored = [index.get(docno) for docno in found["docno"]]
     full = pt.text.get_text(index)(found)
     assert list(full) == [*RESULT, "text", "kind", "python"]
     assert full["text"].tolist() == [document.text for document in stored]
-    some = pt.text.get_text(index, ["kind", "year"])(found)
-    assert some["kind"].tolist() == [document.metadata["kind"] for document in stored]
-    assert some["year"].tolist() == [None, None]
+    loaded = pt.text.get_text(index, ["kind", "year"])(found)
+    assert loaded["kind"].tolist() == [document.metadata["kind"] for document in stored]
+    assert loaded["year"].tolist() == [None, None]
 
 
-def test_metadata_of_all_names_leaves_the_columns_of_a_ranking_alone(tmp_path: Path) -> None:
+def test_metadata_does_not_replace_the_columns_of_a_ranking(tmp_path: Path) -> None:
     documents = [Document("a", "text", {"score": "high", "year": 2020}, random_text(np.random.default_rng(0), 3))]
     index = Index.build(tmp_path / "scores.sec", documents, encoder=None)
     frame = pd.DataFrame({"docno": ["a"], "score": [1.5]})
@@ -322,7 +322,7 @@ def test_an_index_folder_is_an_artifact_as_it_is(index_path: Path, queries: pd.D
     assert sorted(index_path.rglob("*")) == before
 
 
-def test_other_folders_are_left_to_other_artifacts(tmp_path: Path) -> None:
+def test_other_folders_are_no_artifacts_of_this_kind(tmp_path: Path) -> None:
     for content in (None, "{", '{"format": "something else"}', "[]"):
         if content is not None:
             (tmp_path / "manifest.json").write_text(content)
@@ -356,16 +356,25 @@ def test_an_indexing_pipeline_ends_in_an_index(tmp_path: Path, encoder: OnnxEnco
     indexer = SecateursIndexer(tmp_path / "made.sec", encoder=encoder, store="float16")
     shout = pt.apply.generic(lambda frame: frame.assign(text=frame["text"].str.upper()))
     documents = [{"docno": f"d{i}", "text": f"text {i}", "year": 2000 + i} for i in range(3)]
-    made = (shout >> indexer).index(iter(documents))
-    assert type(made) is SecateursIndex
-    assert [(made.get(f"d{i}").text, made.get(f"d{i}").metadata) for i in range(3)] == [
+    built = (shout >> indexer).index(iter(documents))
+    assert type(built) is SecateursIndex
+    assert [(built.get(f"d{i}").text, built.get(f"d{i}").metadata) for i in range(3)] == [
         (f"TEXT {i}", {"year": 2000 + i}) for i in range(3)
     ]
-    assert made.info()["store"] == "float16"
+    assert built.info()["store"] == "float16"
     assert pt.inspect.indexer_inputs(indexer) == [["docno", "text"]]
     assert "SecateursIndexer" in pt.schematic.draw(indexer)
     with pytest.raises(SecateursError, match="there is an index at"):
         indexer.index(iter(documents))
+
+
+def test_the_indexer_refuses_or_skips_a_document_without_text(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    documents = [{"docno": "a", "text": "goldfish"}, {"docno": "b", "text": ""}]
+    with pytest.raises(SecateursError, match="document 2: text of 'b' is empty"):
+        SecateursIndexer(tmp_path / "x.sec", encoder=encoder).index(documents)
+    problems: list[str] = []
+    built = SecateursIndexer(tmp_path / "x.sec", encoder=encoder, on_bad=problems.append).index(documents)
+    assert (len(built), len(problems)) == (1, 1)
 
 
 def test_without_the_extra_the_pip_line_is_named(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,15 +394,15 @@ def test_the_example_draws_the_figure_of_a_collection(
 ) -> None:
     collection = tmp_path / "small"
     collection.mkdir()
-    some = passages[::10]
-    (collection / "corpus.jsonl").write_text("\n".join(map(json.dumps, some)))
-    (collection / "queries.test.tsv").write_text("".join(f'{i}\t{some[i]["docno"]} "quoted\n' for i in range(5)))
-    (collection / "qrels.test").write_text("".join(f"{i} 0 {some[i]['docno']} 1\n" for i in range(5)))
+    sample = passages[::10]
+    (collection / "corpus.jsonl").write_text("\n".join(map(json.dumps, sample)))
+    (collection / "queries.test.tsv").write_text("".join(f'{i}\t{sample[i]["docno"]} "quoted\n' for i in range(5)))
+    (collection / "qrels.test").write_text("".join(f"{i} 0 {sample[i]['docno']} 1\n" for i in range(5)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     script = Path(__file__).parent.parent / "examples" / "pyterrier_figure3.py"
     printed = subprocess.check_output([sys.executable, script, collection], text=True)
     assert "5 queries" in printed
-    assert f"{len(some)} documents" in printed
+    assert f"{len(sample)} documents" in printed
     assert len([line for line in printed.splitlines() if line.startswith(("first ", "icf "))]) == 28
     assert (tmp_path / "small.figure3.png").read_bytes().startswith(b"\x89PNG")

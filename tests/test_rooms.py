@@ -6,15 +6,18 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType
 
+import numpy as np
 import pytest
-from conftest import random_documents
+from conftest import random_documents, random_text
 
 import secateurs
 from secateurs import Index, ShardedIndex
 from secateurs.cluster.layout import Layout, ShardRecord, shard_of
+from secateurs.encoders.onnx import OnnxEncoder
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "secateurs"
@@ -118,16 +121,35 @@ def shards(tmp_path: Path) -> ShardedIndex:
     return ShardedIndex(folder)
 
 
-def check_walk(section: str, trace: list[str]) -> None:
-    walk, shared = listed(section), listed("Shared by all steps")
+def in_order(section: str, trace: list[str]) -> None:
+    """The call enters every file of the walk, in the order of the walk."""
+    walk = listed(section)
     assert [file for file in trace if file in walk] == walk
-    assert set(trace) - set(walk) <= set(shared), sorted(set(trace) - set(walk) - set(shared))
 
 
-def test_the_walk_of_a_query(index: Index) -> None:
+def test_the_walk_of_a_query_has_at_most_16_files_besides_those_that_all_steps_share(index: Index) -> None:
     index.search("wait for a thread", p=3)
-    check_walk("A query", entered(lambda: index.search("wait for a thread to finish", p=3)))
+    trace = entered(lambda: index.search("wait for a thread to finish", p=3))
+    in_order("A query", trace)
     assert len(listed("A query")) <= 16
+    assert set(trace) - set(listed("A query")) <= set(listed("Shared by all steps"))
+
+
+def test_the_walk_of_a_document(encoder: OnnxEncoder, passages: list[dict[str, str]], tmp_path: Path) -> None:
+    build = partial(Index.build, tmp_path / "i.sec", passages[:20], encoder=encoder, progress=False)
+    in_order("A document", entered(build))
+
+
+def test_the_walk_of_a_write(encoder: OnnxEncoder, passages: list[dict[str, str]], tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", passages[:20], encoder=encoder, progress=False)
+    in_order("A write", entered(lambda: index.update(passages[18:22], progress=False)))
+
+
+def test_the_walk_of_a_search_over_shards(shards: ShardedIndex) -> None:
+    query = random_text(np.random.default_rng(0), 6)
+    with shards:
+        shards.search(query)
+        in_order("A search over shards", entered(lambda: shards.search(query, p=3)))
 
 
 def test_the_package_is_the_one_of_this_checkout() -> None:

@@ -1,7 +1,10 @@
-"""What a build of shards goes by: pieces, plans and sources. No cluster is needed to test them."""
+"""The pieces, plans and sources of a build of shards, which need no cluster."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,8 +25,9 @@ from secateurs.cluster.build.pieces import (
 from secateurs.cluster.build.plan import BUILDING, Plan, Scale, check_collection_target
 from secateurs.cluster.build.sources import Source
 from secateurs.cluster.layout import ShardRecord, shard_of
+from secateurs.encoders.onnx import PROJECTION, _wheel_folder
 from secateurs.errors import SecateursError
-from secateurs.storage import rows
+from secateurs.storage import sampling
 from secateurs.threads import granted_cores, usable_cores
 
 
@@ -32,9 +36,9 @@ def test_pieces_are_of_one_shard_in_order_and_bounded() -> None:
     room = 40 * 525  # bytes: a docno of at most 4 characters is 25 with its punctuation
     pieces = list(split(iter(documents), 7, size=10, held=room))
     for shard in range(7):
-        own = [piece for piece in pieces if piece.shard == shard]
-        assert [piece.number for piece in own] == list(range(len(own)))
-        held = [document for piece in own for document in piece.documents]
+        of_shard = [piece for piece in pieces if piece.shard == shard]
+        assert [piece.number for piece in of_shard] == list(range(len(of_shard)))
+        held = [document for piece in of_shard for document in piece.documents]
         assert held == [item for item in documents if shard_of(item[1].docno, 7) == shard]
     assert max(len(piece.documents) for piece in pieces) <= 10
     assert pieces == list(split(iter(documents), 7, size=10, held=room))
@@ -58,12 +62,12 @@ def test_pieces_stay_large_with_very_many_shards() -> None:
 def test_a_sample_has_about_as_many_rows_as_it_should_from_every_document() -> None:
     hashes = np.random.default_rng(0).integers(0, 2**64, 50, dtype=np.uint64)
     offsets = np.arange(0, 50 * 1000 + 1, 1000)
-    drawn = rows.sampled_rows(hashes, offsets, 2**64 // 10)
+    drawn = sampling.sampled_rows(hashes, offsets, 2**64 // 10)
     assert np.all(np.abs(np.bincount(drawn // 1000, minlength=50) - 100) <= 5)
-    assert len(rows.sampled_rows(hashes, offsets, rows.sample_bound(50_000))) == 50_000
+    assert len(sampling.sampled_rows(hashes, offsets, sampling.sample_bound(50_000))) == 50_000
 
 
-def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_that_no_build_has_written_is_left_as_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "big.sec"
     for strange in ("building/notes.txt", "shard-0000.old/notes.txt", "notes.txt"):
         path = folder / strange
@@ -85,7 +89,7 @@ def test_a_folder_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["shard-0000"]
 
 
-def test_a_folder_is_known_again_by_the_files_that_are_read(tmp_path: Path) -> None:
+def test_the_state_of_a_folder_changes_only_with_the_files_that_are_read(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("one")
     source = Source.of(tmp_path)
     state = source.state()
@@ -104,7 +108,7 @@ def test_a_task_uses_the_cores_it_was_granted_and_others_all(monkeypatch: pytest
     assert usable_cores() == before
 
 
-def test_what_another_version_has_written_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+def test_a_plan_of_another_version_counts_as_missing(tmp_path: Path) -> None:
     plan = Plan((ShardRecord("shard-0000"),), {}, "int8", (), None)
     plan.write(tmp_path)
     assert Plan.read(tmp_path) == plan
@@ -116,7 +120,7 @@ def test_what_another_version_has_written_is_as_if_it_were_not_there(tmp_path: P
 
 
 @pytest.mark.parametrize("share", [0.5, 0.98])
-def test_a_flipped_byte_in_a_piece_is_noticed_and_the_piece_goes(tmp_path: Path, share: float) -> None:
+def test_a_flipped_byte_in_a_piece_is_found_and_the_piece_is_removed(tmp_path: Path, share: float) -> None:
     path = tmp_path / "00000-000000.npz"
     documents = [("here", document) for document in random_documents(20)]
     write_piece(path, documents, None, "digest")
@@ -129,3 +133,28 @@ def test_a_flipped_byte_in_a_piece_is_noticed_and_the_piece_goes(tmp_path: Path,
     with pytest.raises(PieceLostError, match="give the same command again"):
         list(Pieces(tmp_path, [1]).items())
     assert not path.exists()
+
+
+def test_tasks_load_the_revision_of_a_hub_model_that_the_plan_records_and_not_the_newest(tmp_path: Path) -> None:
+    """In the cache of the hub are two commits of a model, and the newer one is "main"."""
+    older, newer = "a" * 40, "b" * 40
+    repository = tmp_path / "models--someone--colbert"
+    for commit, limit in ((older, 100), (newer, 200)):
+        folder = repository / "snapshots" / commit
+        folder.mkdir(parents=True)
+        for name in ("model.onnx", "tokenizer.json"):
+            (folder / name).symlink_to(_wheel_folder() / name)
+        np.save(folder / "projection.npy", np.load(PROJECTION))
+        (folder / "secateurs.json").write_text(json.dumps({"document_limit": limit}))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(newer)
+    code = (
+        "from secateurs.cluster.build import tasks; from secateurs.encoders import load_encoder; "
+        f"encoder = load_encoder('someone/colbert', revision='{older}'); "
+        "print(tasks.encoder_to_send(None, encoder, by_name=False), tasks.load_recorded_encoder(encoder.spec).settings)"
+    )
+    pytest.importorskip("huggingface_hub", reason='needs "secateurs[hub]"')
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True, env=environment)
+    assert printed.startswith("None ")
+    assert "document_limit=100" in printed

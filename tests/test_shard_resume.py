@@ -1,4 +1,4 @@
-"""A build of shards loses nothing but what ran: workers, nodes and the build itself are killed, files are damaged."""
+"""A build of shards whose workers, nodes or process are killed, or whose files are damaged, loses only what ran."""
 
 import os
 import signal
@@ -18,8 +18,7 @@ from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
 from secateurs import Index
-from secateurs.cluster.build import builder as building
-from secateurs.cluster.build import tasks
+from secateurs.cluster.build import builder, tasks
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.build.pieces import Pieces
 from secateurs.cluster.build.plan import BUILDING, Plan, Scale
@@ -43,7 +42,7 @@ def read_piece(path: Path) -> list[Any]:
     return list(pieces.items())
 
 
-_each_shard = building._Build._each_shard
+_each_shard = builder._Build._each_shard
 
 
 def stop_at_finish(build: Any, task: Any, *arguments: Any) -> Any:
@@ -81,7 +80,7 @@ def test_a_killed_node_costs_what_ran_there(tmp_path: Path, ray_cluster: Any) ->
     assert set(encoder.encoded().values()) == {1, 2}
 
 
-def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, ray_cluster: Any) -> None:
+def test_a_killed_build_continues_where_it_stopped(tmp_path: Path, ray_cluster: Any) -> None:
     encoder = NotingEncoder(tmp_path / "notes", wait_at="text 50")
     corpus = write_corpus(tmp_path)
     code = (
@@ -114,7 +113,7 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path: Path, ray_cluster: An
     assert sum(len(shard) for shard in shards_of(folder)) == 120
 
 
-def test_a_node_that_is_gone_is_named_and_the_build_goes_on_when_it_is_back(tmp_path: Path, ray_cluster: Any) -> None:
+def test_a_node_that_is_gone_is_named_and_the_build_continues_when_it_is_back(tmp_path: Path, ray_cluster: Any) -> None:
     options = {"node_name": "victim", "num_cpus": 1, "object_store_memory": 80_000_000}
     victim = ray_cluster.add_node(**options)
     ray_cluster.wait_for_nodes()
@@ -157,7 +156,7 @@ def test_what_a_failed_build_has_encoded_is_used_with_another_store(tmp_path: Pa
     assert {shard.manifest.store for shard in shards_of(tmp_path / "big.sec")} == {"float16"}
 
 
-def test_a_build_that_failed_before_its_first_piece_asks_nothing(tmp_path: Path) -> None:
+def test_a_build_that_failed_before_its_first_piece_needs_no_overwrite(tmp_path: Path) -> None:
     (corpus,) = write_corpus(tmp_path, files=1)
     good = corpus.read_text()
     corpus.write_text(good + "no tab\n")
@@ -168,7 +167,7 @@ def test_a_build_that_failed_before_its_first_piece_asks_nothing(tmp_path: Path)
     assert sum(len(shard) for shard in shards_of(tmp_path / "big.sec")) == 20
 
 
-def test_finished_shards_are_not_made_again_and_nothing_is_read_again(
+def test_finished_shards_are_not_built_again_and_nothing_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = NotingEncoder(tmp_path / "notes")
@@ -190,22 +189,22 @@ def test_finished_shards_are_not_made_again_and_nothing_is_read_again(
         with pytest.raises(OSError, match="no space left"):
             build_shards(folder, corpus, shards=3, encoder=encoder)
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    made = {name: Index(folder / name).manifest.segments[0].name for name in ("shard-0000", "shard-0002")}
+    segments = {name: Index(folder / name).manifest.segments[0].name for name in ("shard-0000", "shard-0002")}
     assert not list(folder.glob("building/shard-0000/*.npz"))
 
-    monkeypatch.setattr(building, "read_sources", None)
+    monkeypatch.setattr(builder, "pieces_of_sources", None)
     build_shards(folder, corpus, shards=3, encoder=encoder)
-    assert {name: Index(folder / name).manifest.segments[0].name for name in made} == made
+    assert {name: Index(folder / name).manifest.segments[0].name for name in segments} == segments
     assert set(encoder.encoded().values()) == {1}
     assert sum(len(shard) for shard in shards_of(folder)) == 120
 
 
-def test_documents_of_a_program_are_compared_when_a_build_goes_on(
+def test_documents_of_a_program_are_compared_when_a_build_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = random_documents(20)
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_commit", lambda self: 1 / 0)
+        patched.setattr(builder._Build, "_commit", lambda self: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_shards(tmp_path / "big.sec", documents, shards=2, encoder=None)
         with pytest.raises(ZeroDivisionError):
@@ -223,7 +222,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_finished(
 ) -> None:
     (corpus,) = write_corpus(tmp_path, files=1)
     encoder = NotingEncoder(tmp_path / "notes")
-    encode = building._Build._encode
+    encode = builder._Build._encode
 
     def encode_and_change(*arguments: Any) -> Any:
         found = encode(*arguments)
@@ -231,18 +230,18 @@ def test_a_corpus_that_changes_while_it_is_read_is_not_finished(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_encode", encode_and_change)
+        patched.setattr(builder._Build, "_encode", encode_and_change)
         with pytest.raises(SecateursError, match="has changed while it was read"):
             build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder)
     build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder, overwrite=True)
     assert len(shards_of(tmp_path / "big.sec")[0]) == 21
 
 
-def test_a_damaged_piece_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_piece_is_encoded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = NotingEncoder(tmp_path / "notes")
     corpus = write_corpus(tmp_path, files=2)
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_fit", lambda *arguments: 1 / 0)
+        patched.setattr(builder._Build, "_fit", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             build_shards(tmp_path / "big.sec", corpus, shards=1, encoder=encoder)
     (first, second) = sorted((tmp_path / "big.sec").glob("building/*/*.npz"))
@@ -252,14 +251,14 @@ def test_a_damaged_piece_is_made_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert second.name == "00001-000000.npz"
 
 
-def test_a_piece_that_is_lost_at_the_end_is_made_again_and_finished_shards_are_not(
+def test_a_piece_that_is_lost_at_the_end_is_encoded_again_and_finished_shards_are_not_built_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = NotingEncoder(tmp_path / "notes")
     corpus = write_corpus(tmp_path)
     folder = tmp_path / "big.sec"
     with monkeypatch.context() as patched:
-        patched.setattr(building._Build, "_each_shard", stop_at_finish)
+        patched.setattr(builder._Build, "_each_shard", stop_at_finish)
         with pytest.raises(ZeroDivisionError):
             build_shards(folder, corpus, shards=3, encoder=encoder)
     plan, first = Plan.read(folder / BUILDING), folder / BUILDING / "shard-0000"
@@ -268,7 +267,7 @@ def test_a_piece_that_is_lost_at_the_end_is_made_again_and_finished_shards_are_n
     assert scale is not None
     tasks.finish_shard(folder, plan, 0, scale)
     assert [path.name for path in first.iterdir()] == ["finished.json"]
-    made = Index(folder / "shard-0000").manifest.segments
+    segments = Index(folder / "shard-0000").manifest.segments
     lost = folder / BUILDING / "shard-0001" / "00002-000000.npz"
     texts = {document.text for _, document in read_piece(lost)}
     lost.unlink()
@@ -277,5 +276,5 @@ def test_a_piece_that_is_lost_at_the_end_is_made_again_and_finished_shards_are_n
         build_shards(folder, corpus, shards=3, encoder=encoder)
     build_shards(folder, corpus, shards=3, encoder=encoder)
     assert encoder.encoded() == {f"text {i}": 2 if f"text {i}" in texts else 1 for i in range(120)}
-    assert Index(folder / "shard-0000").manifest.segments == made
+    assert Index(folder / "shard-0000").manifest.segments == segments
     assert sum(len(shard) for shard in shards_of(folder)) == 120

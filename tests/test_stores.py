@@ -6,14 +6,9 @@ import pytest
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import UsageError
 from secateurs.kernels.maxsim import maxsim
-from secateurs.storage.codecs.stores import (
-    Float16Store,
-    Int8Store,
-    Residuals,
-    check_store,
-    encode_residuals,
-    fit_levels,
-)
+from secateurs.storage.codecs import codec
+from secateurs.storage.codecs.residual4 import Residuals, encode_residuals, fit_levels
+from secateurs.storage.rounding import Float16Store, Int8Store
 
 
 def test_int8_rounds_to_steps_around_the_centre() -> None:
@@ -40,7 +35,7 @@ def test_float16_is_exact_to_half_precision() -> None:
 
 def test_an_unknown_store_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match="int8, float16, residual4"):
-        check_store("int4")
+        codec("int4")
 
 
 def test_two_residual_codes_share_a_byte() -> None:

@@ -36,7 +36,7 @@ class Query(NamedTuple):
 
 
 def prepare(data: common.Data) -> common.Data:
-    import secateurs.storage.segment_writer  # noqa: F401 - so that the import is not timed
+    import secateurs.storage.indexing  # noqa: F401 - so that the import is not timed
 
     return data
 

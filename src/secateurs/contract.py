@@ -6,6 +6,7 @@ here; `Index` and `ShardedIndex` implement the verbs.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,8 +44,10 @@ _LOADED_BY_NAME = ("onnx", "st")  # kinds of encoders
 class AnyIndex(ABC):
     """Open for searching, until `close` or the end of a `with`. Safe to use from several threads."""
 
-    def __init__(self, path: Path, encoder: Encoder | None) -> None:
+    def __init__(self, path: Path, encoder: Encoder | None, **options: Any) -> None:
+        """`options` are those of the subclass's constructor, beside path and encoder: a copy is opened with them."""
         self.path = path
+        self._options = options
         self._encoder: Encoder | None = None
         self._encoder_lock = Lock()
         if encoder is not None:
@@ -187,7 +190,24 @@ class AnyIndex(ABC):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({str(self.path)!r}: {len(self):,} documents, {self.dim} dimensions)"
+        try:
+            facts = f"{len(self):,} documents, {self.dim} dimensions"
+        except SecateursError:
+            facts = "closed"
+        return f"{type(self).__name__}({str(self.path)!r}: {facts})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By path and options: no file, thread or actor is copied. An encoder that has no name goes along."""
+        encoder = None if self.encoder_spec["kind"] in _LOADED_BY_NAME else self._encoder
+        return functools.partial(type(self), **self._options), (self.path, encoder)
+
+    def __copy__(self) -> Self:
+        reopen, (path, _) = self.__reduce__()
+        copied: Self = reopen(path, self._encoder)
+        return copied
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.__copy__()
 
     @property
     @abstractmethod

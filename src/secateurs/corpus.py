@@ -3,7 +3,8 @@
     jsonl   one JSON object a line; docno and text under their usual names (DOCNO_FIELDS, TEXT_FIELDS), a "title" goes
             in front of the text, everything else is metadata
     tsv     docno, tab, text
-    csv     a header line, then as jsonl
+    csv     a header line, then as jsonl. Metadata that reads as a JSON number is that number (2020, -1.5, 1e3);
+            everything else is text (007, true, NaN); an empty cell is no metadata
     folder  every .txt and .md file below it; the docno is the path inside the folder
 
 Plain or gzipped. A bad line raises, with its line number, or is handed to `on_bad` and skipped.
@@ -15,20 +16,28 @@ import csv
 import gzip
 import io
 import json
+import math
+import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
 
 from .errors import SecateursError, UsageError, require
-from .records import Document
+from .records import Document, EncodedText
 
 DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
 TEXT_FIELDS = ("text", "contents", "body", "passage")
 TEXT_SUFFIXES = (".txt", ".md")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
 IR_DATASETS = "ir_datasets:"
-_DEEPEST = 100  # levels of metadata; whoever reads them must not run out of stack
-_BROKEN_FILE = (OSError, EOFError, zlib.error)
+_ALWAYS_TEXT = {*DOCNO_FIELDS, *TEXT_FIELDS, "title"}
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_LONGEST_NUMBER = 300  # digits; Python refuses to read much longer whole numbers
+_DEEPEST = 100  # levels of metadata, so that reading them recursively does not run out of stack
+BROKEN_FILE = (OSError, EOFError, zlib.error)
 
 OnBad = Callable[[str], None]
 
@@ -38,7 +47,10 @@ class BadDocumentError(SecateursError):
 
 
 def to_document(item: Document | Mapping[str, Any]) -> Document:
-    """A document from a mapping with a docno, a text and anything else as metadata; raises if it is not one."""
+    """A document from a mapping with a docno, a text and anything else as metadata, or BadDocumentError.
+
+    The text must have a character that is not white space, unless the document brings its embeddings (`encoded`).
+    """
     if isinstance(item, Document):
         document = item
     elif isinstance(item, Mapping):
@@ -62,6 +74,13 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         raise BadDocumentError(f"docno is not a non-empty string: {document.docno!r}")
     if not isinstance(document.text, str):
         raise BadDocumentError(f"text of {document.docno!r} is not a string: {document.text!r:.60}")
+    if document.encoded is None:
+        if not document.text.strip():
+            raise BadDocumentError(f"text of {document.docno!r} is empty")
+    elif not isinstance(document.encoded, EncodedText):
+        raise BadDocumentError(
+            f"encoded of {document.docno!r} must be an EncodedText, not {type(document.encoded).__name__}"
+        )
     for what, string in (("docno", document.docno), ("text", document.text)):
         try:
             string.encode("utf-8")
@@ -89,25 +108,24 @@ def read_corpus(source: str | Path, on_bad: OnBad | None = None) -> Iterator[Doc
 
 
 def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tuple[str, Document]]:
-    """The same, each with the place it was read from, for whoever finds fault with it later."""
+    """The same, each with the place that it was read from, for error messages."""
     if str(source).startswith(IR_DATASETS):
-        return checked(_ir_dataset(str(source).removeprefix(IR_DATASETS)), on_bad)
+        return checked(_ir_dataset(str(source)), on_bad)
     path = Path(source)
     if path.is_dir():
         return checked(_folder(path), on_bad)
     if not path.exists():
         raise SecateursError(f"there is no file or folder {path}")
-    readers = {".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _jsonl, ".tsv": _tsv, ".csv": _csv}
-    suffix = path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
-    if suffix not in readers:
+    readers = {**dict.fromkeys(JSON_LINES, _jsonl), ".tsv": _tsv, ".csv": _csv}
+    if format_of(path) not in readers:
         raise UsageError(f"{path}: a corpus ends in .jsonl, .tsv or .csv (and .gz if gzipped), or is a folder")
-    return checked(readers[suffix](path), on_bad)
+    return checked(readers[format_of(path)](path), on_bad)
 
 
 def with_places(
     documents: str | Path | Iterable[Document | Mapping[str, Any]], on_bad: OnBad | None
 ) -> tuple[Iterator[tuple[str, Document | Mapping[str, Any]]], int | None]:
-    """Whatever documents can be given as: (place, document) pairs, and how many to expect."""
+    """Documents in any form that can be given, as (place, document) pairs, and how many to expect."""
     if isinstance(documents, str | Path):
         return read_places(documents, on_bad), count_documents(documents)
     if isinstance(documents, Mapping | Document) or not isinstance(documents, Iterable):
@@ -124,12 +142,12 @@ def count_documents(source: str | Path) -> int | None:
     path = Path(source)
     if path.is_dir():
         return sum(1 for _ in text_files(path))
-    if not path.is_file() or path.with_suffix("").suffix == ".csv" or path.suffix == ".csv":
+    if not path.is_file() or format_of(path) == ".csv":
         return None  # a csv record may span lines
-    with _open(path) as file:
+    with open_file(path) as file:
         try:
             return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-        except _BROKEN_FILE:
+        except BROKEN_FILE:
             return None  # a broken gzip file is reported by the reader, with its place
 
 
@@ -138,7 +156,7 @@ _Parsed = Document | Mapping[str, Any] | BadDocumentError
 
 
 def checked(items: Iterable[tuple[_Place, _Parsed]], on_bad: OnBad | None) -> Iterator[tuple[_Place, Document]]:
-    """Items that were read as documents; one that is none raises, with its place, or goes to `on_bad`."""
+    """Items as documents; an item that cannot be used raises, with its place, or goes to `on_bad`."""
     for place, item in items:
         try:
             if isinstance(item, BadDocumentError):
@@ -152,53 +170,62 @@ def checked(items: Iterable[tuple[_Place, _Parsed]], on_bad: OnBad | None) -> It
             yield place, document
 
 
-def _open(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
-def _lines(path: Path) -> Iterator[tuple[_Place, str | BadDocumentError]]:
-    """Lines are split as bytes, so that one broken character spoils one line and not the file."""
-    with _open(path) as file:
+def format_of(path: Path) -> str:
+    """The ending that says what is in a file: that before .gz, if it is gzipped."""
+    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+
+
+def numbered_lines(source: str | Path) -> Iterator[tuple[int, str | BadDocumentError]]:
+    """The lines of a UTF-8 file that are not blank, with their numbers; "-" is standard input.
+
+    Lines are split as bytes, so that a broken character spoils one line and not the file.
+    """
+    with nullcontext(sys.stdin.buffer) if source == "-" else open_file(Path(source)) as file:
         number = 0
         try:
             for number, line in enumerate(file, start=1):
-                place = f"{path}, line {number}"
                 try:
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
                 except UnicodeDecodeError as error:
-                    yield place, BadDocumentError(f"not UTF-8 ({error.reason} at byte {error.start})")
+                    yield number, BadDocumentError(f"not UTF-8 ({error.reason} at byte {error.start})")
                     continue
                 if text.strip():
-                    yield place, text
-        except _BROKEN_FILE as error:
-            raise SecateursError(f"{path}, after line {number}: cannot be read further ({error})") from error
+                    yield number, text
+        except BROKEN_FILE as error:
+            raise SecateursError(f"{source}, after line {number}: cannot be read further ({error})") from error
+
+
+def json_object(line: str) -> dict[str, Any] | BadDocumentError:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return BadDocumentError(f"not JSON ({error})")
+    return value if isinstance(value, dict) else BadDocumentError("not a JSON object")
 
 
 def _jsonl(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
-    for place, line in _lines(path):
-        if isinstance(line, BadDocumentError):
-            yield place, line
-            continue
-        try:
-            item = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            item = BadDocumentError(f"not JSON ({error})")
-        yield place, item if isinstance(item, dict | BadDocumentError) else BadDocumentError("not a JSON object")
+    for number, line in numbered_lines(path):
+        yield f"{path}, line {number}", json_object(line) if isinstance(line, str) else line
 
 
 def _tsv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
-    for place, line in _lines(path):
-        if isinstance(line, BadDocumentError):
-            yield place, line
-            continue
-        docno, tab, text = line.partition("\t")
-        yield place, Document(docno, text) if tab else BadDocumentError("no tab between docno and text")
+    for number, line in numbered_lines(path):
+        yield f"{path}, line {number}", _tab_separated(line) if isinstance(line, str) else line
+
+
+def _tab_separated(line: str) -> Document | BadDocumentError:
+    docno, tab, text = line.partition("\t")
+    return Document(docno, text) if tab else BadDocumentError("no tab between docno and text")
 
 
 def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
     csv.field_size_limit(1 << 30)
-    with _open(path) as file:
-        # surrogateescape carries broken bytes through the parser, so that only their own record is bad
+    with open_file(path) as file:
+        # surrogateescape carries broken bytes through the parser, so that only the record with them is bad
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.DictReader(text, strict=True)  # an open quote must not swallow the rest of the file
         try:
@@ -207,13 +234,32 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
                 if None in row or None in row.values():
                     yield place, BadDocumentError(f"has not the {len(rows.fieldnames or ())} columns of the header")
                 else:
-                    yield place, row
-        except (csv.Error, *_BROKEN_FILE) as error:
+                    yield place, _typed(row)
+        except (csv.Error, *BROKEN_FILE) as error:
             raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
 
 
+def _typed(row: Mapping[str, str]) -> dict[str, Any]:
+    """A row whose metadata are numbers where a cell reads as a JSON number; an empty cell is left out.
+
+    What names and makes the document stays text, and so does what JSON does not call a number: 007, +1, NaN.
+    """
+    return {
+        name: cell if name in _ALWAYS_TEXT else _number_or_text(cell)
+        for name, cell in row.items()
+        if name in TEXT_FIELDS or cell.strip()
+    }
+
+
+def _number_or_text(cell: str) -> int | float | str:
+    if len(cell) > _LONGEST_NUMBER or not _JSON_NUMBER.fullmatch(cell.strip()):
+        return cell
+    value: int | float = json.loads(cell)
+    return value if math.isfinite(value) else cell
+
+
 def text_files(folder: Path) -> Iterator[Path]:
-    """Those that are the documents of a folder."""
+    """The files of a folder that are documents."""
     return (path for path in sorted(folder.rglob("*")) if path.suffix in TEXT_SUFFIXES and path.is_file())
 
 
@@ -229,13 +275,22 @@ def _folder(folder: Path) -> Iterator[tuple[_Place, _Parsed]]:
         raise SecateursError(f"{folder} has no {' or '.join(TEXT_SUFFIXES)} files")
 
 
-def _ir_dataset(name: str) -> Iterator[tuple[_Place, _Parsed]]:
-    ir_datasets = require("ir_datasets", "datasets")
+def _ir_dataset(source: str) -> Iterator[tuple[_Place, _Parsed]]:
+    for number, document in enumerate(from_ir_datasets(source, "docs_iter"), start=1):
+        name = source.removeprefix(IR_DATASETS)
+        yield f"{name}, document {number}", Document(document.doc_id, document.default_text())
+
+
+def from_ir_datasets(source: str, method: str) -> Iterator[Any]:
+    """What a dataset of "ir_datasets:ID" gives by docs_iter, queries_iter or qrels_iter."""
+    name = source.removeprefix(IR_DATASETS)
+    library = require("ir_datasets", "datasets")
+    contents = {"docs_iter": "documents", "queries_iter": "queries", "qrels_iter": "judgements"}[method]
     try:
-        documents = ir_datasets.load(name).docs_iter()
-        for number, document in enumerate(documents, start=1):
-            yield f"{name}, document {number}", Document(document.doc_id, document.default_text())
-    except KeyError as error:
-        raise SecateursError(f"ir_datasets has no {name!r}") from error
+        yield from getattr(library.load(name), method)()
+    except (KeyError, AttributeError) as error:
+        raise SecateursError(f"ir_datasets has no {name!r} with {contents}") from error
     except (RuntimeError, OSError) as error:
-        raise SecateursError(f"ir_datasets cannot download {name!r}: is there a network?") from error
+        raise SecateursError(
+            f"ir_datasets cannot download {name!r}: is there a network? Files work without one"
+        ) from error

@@ -1,6 +1,6 @@
-"""The demo's collection: the documentation strings of this Python's own standard library.
+"""The demo's collection: the documentation strings of the standard library of this Python.
 
-Modules written in Python are parsed, not imported, so that nothing in them runs; a few that are written in C have no
+Modules written in Python are parsed, not imported, so that none of their code runs; a few that are written in C have no
 source to parse and are imported.
 """
 

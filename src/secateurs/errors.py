@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from types import ModuleType
 
 
@@ -35,7 +36,14 @@ class ShardsMissingError(SecateursError):
 
 
 class PartlyWrittenError(SecateursError):
-    """Some shards of a collection were changed, and others could not be."""
+    """Some shards of a collection were changed, and others were not.
+
+    `written` are the docnos of the write that belong to the changed shards, `not_written` those of the other shards.
+    """
+
+    def __init__(self, message: str, written: Sequence[str] = (), not_written: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.written, self.not_written = tuple(written), tuple(not_written)
 
 
 class CancelledError(SecateursError):

@@ -1,4 +1,4 @@
-"""Names to numbers, the same everywhere and for ever."""
+"""A hash of docnos that is the same on every machine and in every version."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import hashlib
 
 
 def hash_of(docno: str) -> int:
-    """64 bits of a docno. Which shard it is in, and which of its embeddings decide the int8 step, depend on them."""
+    """64 bits of a docno. They decide its shard, and which of its embeddings are sampled for the int8 step."""
     return int.from_bytes(hashlib.blake2b(docno.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

@@ -32,7 +32,7 @@ from .storage.check import check_snapshot
 from .storage.compaction import live_documents
 from .storage.manifest import Manifest
 from .storage.new_index import check_target, make_index
-from .storage.segment_writer import Recipe
+from .storage.recipe import Recipe
 from .storage.snapshot import Snapshot
 
 _T = TypeVar("_T")
@@ -137,9 +137,9 @@ class Index(AnyIndex):
     def update(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         return self._add(documents, progress, on_bad, replacing=True, encoder=self._documents_encoder())
 
-    def add_encoded(self, documents: Sequence[Document], *, replacing: bool) -> Changes:
-        """As `add`, or with `replacing` as `update`, of documents that another process has encoded."""
-        return self._add(documents, False, None, replacing=replacing, encoder=None)
+    def change(self, make_change: Callable[[Writer], _T]) -> _T:
+        """A change by the index's one writer: for documents that were encoded elsewhere, and for writes with an id."""
+        return self._write(make_change)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
         wanted = [docnos] if isinstance(docnos, str) else list(docnos)
@@ -206,17 +206,6 @@ class Index(AnyIndex):
     @property
     def frequencies(self) -> Frequencies:
         return self.snapshot.frequencies
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """By path: a worker process opens the index again. An encoder that cannot be loaded by name is pickled too."""
-        encoder = None if self.encoder_spec["kind"] in ("onnx", "st") else self._encoder
-        return type(self), (self.path, encoder)
-
-    def __copy__(self) -> Self:
-        return type(self)(self.path, self._encoder)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.__copy__()
 
     def _compile(self) -> None:
         searching.compile_kernels(self.snapshot)

@@ -1,20 +1,34 @@
-"""Progress bars for long work: on standard error, only when a person is watching, and never an error if not."""
+"""How far long work is, on standard error: a bar on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
+
+_SECONDS_BETWEEN_LINES = 30.0
+
+Advance = Callable[[int], None]
 
 
 @contextmanager
-def progress_bar(
-    description: str, total: int | None, unit: str, shown: bool | None = None
-) -> Iterator[Callable[[int], None]]:
-    """Give a function that takes how many more are done. `shown=None` shows the bar on a terminal only."""
-    if not (sys.stderr.isatty() if shown is None else shown):
+def progress_bar(description: str, total: int | None, unit: str, shown: bool | None = None) -> Iterator[Advance]:
+    """Give a function that takes how many more are done.
+
+    shown=None shows a bar on a terminal, and lines elsewhere; True always shows a bar; False shows nothing.
+    """
+    if shown is False:
         yield lambda more: None
-        return
+    elif shown or sys.stderr.isatty():
+        with _bar(description, total, unit) as advance:
+            yield advance
+    else:
+        yield _lines(description, total, unit)
+
+
+@contextmanager
+def _bar(description: str, total: int | None, unit: str) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -35,3 +49,21 @@ def progress_bar(
                 progress.update(task, rate=f"{speed:,.0f} {unit}/s")
 
         yield advance
+
+
+def _lines(description: str, total: int | None, unit: str) -> Advance:
+    """For a log: work that takes less than half a minute writes nothing."""
+    started = last_line = monotonic()
+    done = 0
+
+    def advance(more: int) -> None:
+        nonlocal done, last_line
+        done += more
+        now = monotonic()
+        if now - last_line >= _SECONDS_BETWEEN_LINES:
+            last_line = now
+            of_total = "" if total is None else f" of {total:,}"
+            rate = f"{done / (now - started):,.0f} {unit}/s"
+            print(f"{description}: {done:,}{of_total} ({rate})", file=sys.stderr, flush=True)
+
+    return advance

@@ -1,4 +1,4 @@
-"""What the command line shows of an experiment."""
+"""What the commands of the lab print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..lab.summary_text import notes, summary_cells
 
 
 def print_summary(results: Results, baseline: str | None = None, correction: str | None = None) -> None:
-    """A line per setting: what a person looks at first. The rest is in the files."""
+    """A line for each setting, and what the columns mean."""
     rows = summarise(results, baseline, correction)
     table = Table(box=None, pad_edge=False)
     table.add_column("setting", overflow="fold", min_width=12)
@@ -24,7 +24,7 @@ def print_summary(results: Results, baseline: str | None = None, correction: str
     for row in rows:
         table.add_row(Text(row["setting"]), *(Text(cell) for cell in summary_cells(row, results.measures)))
     console = Console()
-    # In a narrow terminal the lines run on: a number cut short would be worse.
+    # In a narrow terminal the terminal wraps the lines, so that no number is cut.
     Console(width=max(console.width, Console(width=1000).measure(table).maximum)).print(table)
     for line in notes(results, baseline, correction):
         console.print(Text(line, style="dim"))
@@ -32,18 +32,18 @@ def print_summary(results: Results, baseline: str | None = None, correction: str
 
 def print_reproductions(known: Sequence[Reproduction]) -> None:
     console = Console()
-    for one in known:
-        console.print(Text(one.name, style="bold"), Text(one.title))
-        console.print(Text(" ".join(one.about.split()), style="dim"))
+    for reproduction in known:
+        console.print(Text(reproduction.name, style="bold"), Text(reproduction.title))
+        console.print(Text(" ".join(reproduction.about.split()), style="dim"))
     console.print("\nRun one with:  secateurs reproduce NAME", highlight=False)
 
 
-def print_verdicts(done: Reproduced) -> None:
+def print_verdicts(reproduced: Reproduced) -> None:
     console = Console()
     words = {True: "agrees   ", False: "DISAGREES", None: "skipped  "}
-    for verdict in done.verdicts:
+    for verdict in reproduced.verdicts:
         console.print(Text(f"{words[verdict.agrees]}  {verdict.text}"))
-    told = "The results agree." if done.agrees else "The results do not agree."
-    if all(verdict.agrees is None for verdict in done.verdicts):
-        told = "Nothing of this is expected of this collection."
-    console.print(Text(told, style="bold"))
+    conclusion = "The results agree." if reproduced.agrees else "The results do not agree."
+    if all(verdict.agrees is None for verdict in reproduced.verdicts):
+        conclusion = "Nothing of this is expected of this collection."
+    console.print(Text(conclusion, style="bold"))

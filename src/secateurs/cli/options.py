@@ -1,19 +1,27 @@
-"""Arguments and options that several commands have, with the same words."""
+"""Arguments and options that several commands have, with the same words.
+
+Options whose values are a few words have the Literal types of records.py, but are parsed as any text: SearchSettings
+and Index.build check them, with the same message as everywhere.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, cast
 
 import typer
 
 from ..errors import UsageError
+from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, OrderName, StoreName
 
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
 Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")]
 Queries = Annotated[
     str | None,
-    typer.Option(metavar="FILE", help="Many queries: qid, tab, text on each line; - reads standard input."),
+    typer.Option(
+        metavar="FILE",
+        help="Many queries: qid, tab, text on each line, or BEIR's queries.jsonl; - reads standard input.",
+    ),
 ]
 K = Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")]
 P = Annotated[
@@ -22,30 +30,34 @@ P = Annotated[
         "-p", "--p", metavar="N", help="Query embeddings to gather with: a number, all, or auto to follow the effort."
     ),
 ]
-OrderName = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="Which embeddings matter most: icf, idf, first or random."),
+OrderOption = Annotated[
+    OrderName,
+    typer.Option(parser=str, metavar="NAME", help="Which embeddings matter most: icf, idf, first or random."),
 ]
-GatherName = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto."),
+GatherOption = Annotated[
+    GatherSetting,
+    typer.Option(parser=str, metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto."),
 ]
 KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
 NProbe = Annotated[
     int | None, typer.Option(metavar="N", help="Cells, or partitions of faiss, that each kept embedding looks into.")
 ]
 Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: documents to score exactly.")]
-Effort = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open."),
+EffortOption = Annotated[
+    EffortName,
+    typer.Option(
+        parser=str, metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open."
+    ),
 ]
 Where = Annotated[
     str | None,
     typer.Option(metavar="EXPR", help="Only documents whose metadata meets this: \"year >= 2020 and lang = 'en'\"."),
 ]
-FrequenciesOf = Annotated[
-    str,
-    typer.Option("--frequencies", metavar="NAME", help="Rare in what: the collection, or what is matching --where."),
+FrequenciesOption = Annotated[
+    FrequenciesName,
+    typer.Option(
+        "--frequencies", parser=str, metavar="NAME", help="Rare in what: the collection, or what is matching --where."
+    ),
 ]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")]
 Corpus = Annotated[
@@ -59,9 +71,9 @@ AsTrec = Annotated[bool, typer.Option("--trec", help="Print a TREC run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
 EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
-StoreName = Annotated[
-    str,
-    typer.Option(metavar="NAME", help="int8, float16 or residual4 (half of int8)."),
+StoreOption = Annotated[
+    StoreName,
+    typer.Option(parser=str, metavar="NAME", help="int8, float16 or residual4 (half of int8)."),
 ]
 BuiltGatherers = Annotated[
     list[str] | None,
@@ -82,9 +94,9 @@ Replicas = Annotated[
 ]
 
 
-def built_as(store: str, gather: list[str] | None) -> dict[str, Any]:
-    """What --store and --gather were given, as Index.build takes it and checks it."""
-    return {"store": store, "gather": tuple(gather or ("cells",))}
+def gatherer_names(gather: list[str] | None) -> tuple[GatherName, ...]:
+    """What --gather was given, as Index.build takes it and checks it."""
+    return cast(tuple[GatherName, ...], tuple(gather or ("cells",)))
 
 
 def number_or_word(p: str) -> int | Literal["auto"] | None:

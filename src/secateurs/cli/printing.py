@@ -1,10 +1,11 @@
-"""What the command line shows a person: tables of rankings, explanations and the demo's comparison."""
+"""What the commands on an index print: rankings, explanations, facts, and what a change did."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,80 +13,98 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..errors import UsageError
-from ..progress import progress_bar
-from ..queries import read_queries
-from ..records import Ranking, SearchSettings, SearchStats
+from ..records import Changes, Ranking, SearchStats
 from ..trec import trec_line
 
 if TYPE_CHECKING:
-    from ..contract import AnyIndex
     from ..explain import Explanation
 
-
-def ranking_to_json(qid: str, text: str, ranking: Ranking) -> dict[str, Any]:
-    return {
-        "qid": qid,
-        "query": text,
-        "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
-        "kept": ranking.kept,
-        "stats": asdict(ranking.stats),
-    }
+_SHOWN_SKIPPED = 20
+_SHOWN_LOADING = 100.0  # milliseconds: less is not worth a word
 
 
-def queries_asked(query: str | None, queries: str | None, as_json: bool, trec: bool) -> list[tuple[str | None, str]]:
-    """(qid, text) of each; one query on its own has no qid."""
-    if (query is None) == (queries is None):
-        raise UsageError("give either a QUERY or --queries FILE")
-    if as_json and trec:
-        raise UsageError("give --json or --trec, not both")
-    return [(None, query)] if query is not None else list(read_queries(str(queries)))
+class SkippedDocuments:
+    """Takes the message of each document that is skipped: prints the first few, and counts all."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, problem: str) -> None:
+        self._count += 1
+        if self._count <= _SHOWN_SKIPPED:
+            typer.echo(f"skipped: {problem}", err=True)
+
+    def print_count(self) -> None:
+        if self._count:
+            typer.echo(f"skipped: {self._count:,}")
 
 
-def print_rankings(
-    opened: AnyIndex, asked: Sequence[tuple[str | None, str]], settings: SearchSettings, as_json: bool, trec: bool
-) -> None:
-    """Search for all of them, on all cores, and show each ranking as soon as it and those before it are there."""
-    rankings = opened.search_many((text for _, text in asked), **vars(settings))
-    with progress_bar("searching", len(asked), "queries", None if len(asked) > 1 else False) as advance:
-        for (qid, text), ranking in zip(asked, rankings, strict=True):
-            if trec:
-                for rank, hit in enumerate(ranking, start=1):
-                    typer.echo(trec_line(qid or "1", hit.docno, rank, hit.score))
-            elif as_json:
-                typer.echo(json.dumps(ranking_to_json(qid or "1", text, ranking), ensure_ascii=False))
-            else:
-                print_ranking(qid, text, ranking, opened)
-            missing = ranking.stats.shards_missing
-            if missing and (trec or as_json):
-                typer.echo(f"not everything was searched: {_missing(missing)}", err=True)
-            advance(1)
+def print_built(path: str | Path, facts: Mapping[str, Any], skipped: SkippedDocuments) -> None:
+    """What was built; `facts` are those of Index.info(), or of all shards together."""
+    shards = f", in {facts['shards']:,} shards" if "shards" in facts else ""
+    typer.echo(f"{path}: {size_of(facts)}{shards}")
+    if facts["cut_documents"]:
+        typer.echo(f"longer than the encoder takes, and cut: {facts['cut_documents']:,}")
+    skipped.print_count()
 
 
-def _missing(shards: int) -> str:
-    return f"{shards:,} shard{'s' if shards > 1 else ''} could not be reached"
+def print_changes(path: Path, changes: Changes, facts: Mapping[str, Any], skipped: SkippedDocuments) -> None:
+    typer.echo(f"added {changes.added:,}, replaced {changes.replaced:,}: {path} has {size_of(facts)}")
+    skipped.print_count()
+
+
+def print_deletions(path: Path, changes: Changes, facts: Mapping[str, Any]) -> None:
+    typer.echo(f"deleted {changes.deleted:,}: {path} has {size_of(facts)}")
+    for docno in changes.missing:
+        typer.echo(f"not there: {docno.encode('utf-8', 'replace').decode()}", err=True)
 
 
 def print_info(facts: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(facts, ensure_ascii=False))
         return
-    shards = facts.pop("shards", None)
-    facts["bytes"] = f"{facts['bytes']:,} ({readable_size(facts['bytes'])})"
-    facts["gather"] = ", ".join(facts["gather"])
-    facts["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
-    for name, value in facts.items():
-        shown = f"{value:,}" if isinstance(value, int) else value
-        typer.echo(f"{name.replace('_', ' '):<18}{shown}")
-    for shard in shards or ():
+    shown = {name: value for name, value in facts.items() if name != "shards"}
+    shown["bytes"] = f"{facts['bytes']:,} ({readable_size(facts['bytes'])})"
+    shown["gather"] = ", ".join(facts["gather"])
+    shown["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
+    for name, value in shown.items():
+        typer.echo(f"{name.replace('_', ' '):<18}{f'{value:,}' if isinstance(value, int) else value}")
+    for shard in facts.get("shards", ()):
         where = f", on node {shard['node']}" if shard["node"] is not None else ""
         what = "cannot be reached" if shard["missing"] else f"{size_of(shard)}, commit {shard['commit']:,}"
         typer.echo(f"{shard['name']:<18}{what}{where}")
 
 
-def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: AnyIndex) -> None:
+def print_ranking_as_trec(qid: str, ranking: Ranking) -> None:
+    for rank, hit in enumerate(ranking, start=1):
+        typer.echo(trec_line(qid, hit.docno, rank, hit.score))
+    _print_missing_shards(ranking.stats)
+
+
+def print_ranking_as_json(qid: str, text: str, ranking: Ranking) -> None:
+    content = {
+        "qid": qid,
+        "query": text,
+        "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
+        "kept": ranking.kept,
+        "stats": asdict(ranking.stats),
+    }
+    typer.echo(json.dumps(content, ensure_ascii=False))
+    _print_missing_shards(ranking.stats)
+
+
+def _print_missing_shards(stats: SearchStats) -> None:
+    """On standard error: standard output is for a program."""
+    if stats.shards_missing:
+        typer.echo(f"not everything was searched: {_missing(stats.shards_missing)}", err=True)
+
+
+def print_ranking(
+    qid: str | None, text: str, ranking: Ranking, kept: Sequence[str], loading_milliseconds: float
+) -> None:
+    """A table of the hits, and a line about the search; `kept` are the tokens that gathered."""
     console = Console()
-    title = Text(_printable(f"{qid}  {text}" if qid else text))
+    title = Text(printable(f"{qid}  {text}" if qid else text))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
     table.add_column("", justify="right", style="dim", min_width=2)
     table.add_column("score", justify="right", min_width=7)
@@ -93,21 +112,25 @@ def print_ranking(qid: str | None, text: str, ranking: Ranking, opened: AnyIndex
     table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(ranking, start=1):
-        table.add_row(str(rank), f"{hit.score:.3f}", Text(_printable(hit.docno)), Text(_printable(hit.text[:300])))
+        table.add_row(str(rank), f"{hit.score:.3f}", Text(printable(hit.docno)), Text(printable(hit.text[:300])))
     console.print(table)
     if not ranking:
         console.print("nothing found", style="dim")
     stats = ranking.stats
-    console.print(
-        Text(
-            f"gathered {stats.documents_gathered:,} of {_searched(stats)} documents "
-            f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{_kept(ranking, opened)}, "
-            f"scored {stats.documents_scored:,}, {stats.total_milliseconds:.1f} ms\n",
-            style="dim",
-        )
+    about = (
+        f"gathered {stats.documents_gathered:,} of {_searched(stats)} documents "
+        f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{kept_tokens(ranking, kept)}, "
+        f"scored {stats.documents_scored:,}, {stats.total_milliseconds:.1f} ms\n"
     )
+    if loading_milliseconds > _SHOWN_LOADING:
+        about += f"loading took {loading_milliseconds / 1000:.1f} s before that\n"
+    console.print(Text(about, style="dim"))
     if stats.shards_missing:
         console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
+
+
+def _missing(shards: int) -> str:
+    return f"{shards:,} shard{'s' if shards > 1 else ''} could not be reached"
 
 
 def _searched(stats: SearchStats) -> str:
@@ -116,12 +139,13 @@ def _searched(stats: SearchStats) -> str:
     return f"{stats.documents_matching:,} matching of {stats.documents_in_index:,}"
 
 
-def _kept(ranking: Ranking, opened: AnyIndex) -> str:
-    """The kept wordpieces, if they were chosen."""
-    if len(ranking.kept) == len(ranking.query):
-        return ""
-    ids = ranking.query.token_ids[list(ranking.kept)].tolist()
-    return " (" + ", ".join(opened.token_text(token_id) for token_id in ids) + ")"
+def kept_tokens(ranking: Ranking, kept: Sequence[str]) -> str:
+    """The tokens that gathered, in brackets; nothing if all did."""
+    return "" if len(ranking.kept) == len(ranking.query) else f" ({', '.join(kept)})"
+
+
+def print_explanation_as_json(explanation: Explanation) -> None:
+    typer.echo(json.dumps(asdict(explanation), ensure_ascii=False))
 
 
 def print_explanation(explanation: Explanation, order: str) -> None:
@@ -148,44 +172,12 @@ def print_explanation(explanation: Explanation, order: str) -> None:
         where = f"rank {explanation.rank:,} of {explanation.documents_scored:,} documents scored"
     elif explanation.gathered:
         where = f"gathered, but {explanation.documents_scored:,} others looked better and were scored instead"
-    console.print(Text(f"{_printable(explanation.docno)}: score {explanation.score:.3f}, {where}"))
+    console.print(Text(f"{printable(explanation.docno)}: score {explanation.score:.3f}, {where}"))
 
 
-def print_side_by_side(question: str, full: Ranking, pruned: Ranking, opened: AnyIndex) -> None:
-    table = Table(title=Text(question, style="bold"), title_justify="left", box=None, pad_edge=False, width=100)
-    table.add_column("", justify="right", style="dim", width=2)
-    for name, ranking in (("all", full), (f"p = {len(pruned.kept)}{_kept(pruned, opened)}", pruned)):
-        stats = ranking.stats
-        heading = (
-            f"{name}\n{stats.documents_gathered:,} gathered, {stats.documents_scored:,} scored, "
-            f"{ranking.stats.search_milliseconds:.1f} ms"
-        )
-        table.add_column(Text(heading), no_wrap=True, overflow="ellipsis", ratio=1)
-        table.add_column("", justify="right", style="dim", width=7)
-    for rank in range(max(len(full), len(pruned))):
-        cells = [Text(str(rank + 1))]
-        for ranking in (full, pruned):
-            hit = ranking[rank] if rank < len(ranking) else None
-            cells += [Text(_printable(hit.docno)), Text(f"{hit.score:.3f}")] if hit else [Text(), Text()]
-        table.add_row(*cells)
-    Console().print(table, "")
-
-
-def _printable(text: str) -> str:
-    """One line without control characters: somebody's document must not drive the reader's terminal."""
+def printable(text: str) -> str:
+    """One line without control characters, so that a document cannot send commands to the terminal."""
     return "".join(character if character.isprintable() else " " for character in " ".join(text.split()))
-
-
-def print_demo_summary(pairs: list[tuple[Ranking, Ranking]]) -> None:
-    gathered = [sum(pair[side].stats.documents_gathered for pair in pairs) for side in (0, 1)]
-    spent = [sum(pair[side].stats.search_milliseconds for pair in pairs) for side in (0, 1)]
-    same = sum(len({h.docno for h in full} & {h.docno for h in pruned}) / max(len(full), 1) for full, pruned in pairs)
-    encode = sum(ranking.stats.milliseconds["encode"] for pair in pairs for ranking in pair) / (2 * len(pairs))
-    print(
-        f"Over {len(pairs)} questions, pruned search gathered {1 - gathered[1] / max(gathered[0], 1):.0%} fewer "
-        f"documents, was {spent[0] / max(spent[1], 1e-9):.1f} times as fast,\n"
-        f"and found {same / len(pairs):.0%} of the same five best. Encoding a question took {encode:.0f} ms more."
-    )
 
 
 def readable_size(count: int) -> str:
@@ -193,23 +185,7 @@ def readable_size(count: int) -> str:
 
 
 def size_of(facts: Mapping[str, Any]) -> str:
-    """Of what Index.info() tells, the three numbers people ask for first."""
+    """The numbers of documents, embeddings and bytes, from what Index.info() gives."""
     return (
         f"{facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {readable_size(facts['bytes'])} on disk"
     )
-
-
-class Skipped:
-    """Takes note of what was skipped: the first few are shown at once, the rest are counted."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __call__(self, problem: str) -> None:
-        self._count += 1
-        if self._count <= 20:
-            typer.echo(f"skipped: {problem}", err=True)
-
-    def summarise(self) -> None:
-        if self._count:
-            typer.echo(f"skipped: {self._count:,}")

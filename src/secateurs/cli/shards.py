@@ -1,4 +1,4 @@
-"""`secateurs shard ...`: parse, call the library, print."""
+"""The group of commands  secateurs shard ...  for collections in shards."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import typer
 
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
-from .options import BuiltGatherers, EncoderKind, Model, SkipBad, StoreName, built_as
-from .printing import Skipped, size_of
+from ..records import DEFAULT_STORE
+from .documents import info
+from .interruption import on_interrupt
+from .options import BuiltGatherers, EncoderKind, Model, SkipBad, StoreOption, gatherer_names
+from .printing import SkippedDocuments, print_built
+from .search import search
 
-app = typer.Typer(
+commands = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="A collection over many machines: shards that are built and searched on a Ray cluster.",
@@ -28,7 +32,7 @@ RayAddress = Annotated[
 ]
 
 
-@app.command(epilog="Example:  secateurs shard build part-*.jsonl.gz big.sec --shards 8 --ray auto")
+@commands.command(epilog="Example:  secateurs shard build part-*.jsonl.gz big.sec --shards 8 --ray auto")
 def build(
     paths: Annotated[
         list[str],
@@ -41,7 +45,7 @@ def build(
     ray: RayAddress = None,
     model: Model = DEFAULT_MODEL,
     encoder: EncoderKind = "onnx",
-    store: StoreName = "int8",
+    store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
     per_node: Annotated[
         bool,
@@ -58,20 +62,25 @@ def build(
     *corpus, folder = paths
     if not corpus:
         raise UsageError("name the corpus first and then the folder:  secateurs shard build CORPUS... FOLDER")
-    bad = Skipped()
-    facts = build_shards(
-        folder,
-        corpus,
-        shards=shards,
-        encoder=model,
-        encoder_kind=encoder,
-        **built_as(store, gather),
-        overwrite=overwrite,
-        per_node=per_node,
-        ray_address=ray,
-        on_bad=bad if skip_bad else None,
-    )
-    typer.echo(f"{folder}: {size_of(facts)}, in {facts['shards']:,} shards")
-    if facts["cut_documents"]:
-        typer.echo(f"longer than the encoder takes, and cut: {facts['cut_documents']:,}")
-    bad.summarise()
+    skipped = SkippedDocuments()
+    with on_interrupt(lambda: "the same command goes on from here"):
+        facts = build_shards(
+            folder,
+            corpus,
+            shards=shards,
+            encoder=model,
+            encoder_kind=encoder,
+            store=store,
+            gather=gatherer_names(gather),
+            overwrite=overwrite,
+            per_node=per_node,
+            ray_address=ray,
+            on_bad=skipped if skip_bad else None,
+        )
+    print_built(folder, facts, skipped)
+
+
+commands.command(name="info", epilog="Example:  secateurs shard info big.sec")(info)
+commands.command(
+    name="search", epilog='Example:  secateurs shard search big.sec "do goldfish grow" -p 3 --ray auto --replicas 2'
+)(search)

@@ -1,13 +1,13 @@
-"""A collection in shards: a folder of ordinary indexes, and one file that says which they are.
+"""A collection in shards: a folder of ordinary indexes, and a file that lists them.
 
     big.sec/
       shards.json     which shards there are, and where; written last, so that a folder without it is not a collection
-      shard-0000/     an index as any other, see index/storage.py
+      shard-0000/     an index, as storage/manifest.py describes it
       shard-0001/
 
-A document belongs to the shard that its docno says, so that an addition, a change or a deletion needs to ask no other.
-The folder has the same path on every machine: on a file system that all of them see, or on their own disks, and then
-shards.json tells which machine has which shard.
+A hash of its docno decides which shard a document belongs to, so that a write involves no other shard. The folder has
+the same path on every machine: on a file system that all of them see, or on their own disks. In that case shards.json
+records which machine has which shard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import DamagedIndexError, SecateursError, UsageError
 from ..hashing import hash_of
 from ..storage.files import write_atomically
-from ..storage.manifest import SHARDS as SHARDS
+from ..storage.manifest import SHARDS
 
 FORMAT = "secateurs-shards"
 FORMAT_VERSION = 1
@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 @dataclass(frozen=True)
 class ShardRecord:
     name: str
-    node: str | None = None  # the name of the Ray node whose own disk has it; None: every machine sees it
+    node: str | None = None  # the name of the Ray node that has it on its disk; None: every machine sees it
 
 
 @dataclass(frozen=True)

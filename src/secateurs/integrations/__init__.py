@@ -1,1 +1,1 @@
-"""Secateurs inside other people's systems: one short file each, and an extra of the same name."""
+"""Secateurs as a part of other systems: a short file for each, and an extra of the same name."""

@@ -1,4 +1,4 @@
-"""PyTerrier: the whole search as one transformer, its stages one by one, and the index as an artifact.
+"""PyTerrier: the search as a transformer, each of its stages as a transformer, and the index as an artifact.
 
     index.retriever(p=3)  =  (QueryEncoder(index) >> Prune(index, p=3) >> Candidates(index) >> Scorer(index)) % 10
 
@@ -9,8 +9,8 @@ with the same documents, scores and ranks. Between the stages a query travels in
     query_kinds   (positions,) uint8, see records.TokenKind
     query_keep    (p,) int64: the positions to gather with, most important first
 
-A stage takes what the frame brings: the embeddings in place of encoding `query`, and `query_keep` in place of `p` and
-`order`. So a query is encoded once, and scored with all that was encoded.
+A stage uses these columns where the frame has them: the embeddings in place of encoding `query`, and `query_keep` in
+place of `p` and `order`. So a query is encoded once, and scored with all of its embeddings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SCHEMATIC = {"help_url": None}  # else PyTerrier downloads a list of addresses 
 
 
 class _Stage(pt.Transformer):
-    """Equal to another of its kind on the same open index with the same settings: PyTerrier then runs only one."""
+    """Two stages of one kind on the same open index with the same settings are equal: PyTerrier then runs only one."""
 
     schematic = _SCHEMATIC
 
@@ -243,9 +243,9 @@ def _with_columns(frame: pd.DataFrame, columns: Mapping[str, list[Any]]) -> pd.D
 
 
 def _one_row_per_document(frame: pd.DataFrame, docnos: Sequence[Sequence[str]]) -> pd.DataFrame:
-    rows = np.repeat(np.arange(len(frame)), np.array([len(some) for some in docnos], dtype=np.int64))
+    rows = np.repeat(np.arange(len(frame)), np.array([len(found) for found in docnos], dtype=np.int64))
     repeated = frame.drop(columns=["score", "rank"], errors="ignore").iloc[rows].reset_index(drop=True)
-    return repeated.assign(docno=[docno for some in docnos for docno in some])
+    return repeated.assign(docno=[docno for found in docnos for docno in found])
 
 
 def _with_ranks(frame: pd.DataFrame, scores: Sequence[float]) -> pd.DataFrame:

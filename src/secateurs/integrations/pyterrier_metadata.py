@@ -1,6 +1,6 @@
-"""Tells PyTerrier that a folder is an index of ours, so that `pt.Artifact.load` needs no file of its own in it.
+"""Tells PyTerrier which folders are Secateurs indexes, so that `pt.Artifact.load` needs no file of PyTerrier in them.
 
-Apart from pyterrier.py because PyTerrier asks this about every folder it loads, and this much is quick to import.
+Apart from pyterrier.py because PyTerrier calls this for every folder that it loads, and this file is quick to import.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the paper compares itself with, or comes from, as rows of the same experiment.
+"""Baselines of the paper, and its predecessors, as rows of the same experiment.
 
 bm25            BM25 over the index's texts (bm25s, its default settings and English stop words)
 bm25+maxsim     the classical pipeline: BM25 gathers, exact MaxSim ranks; bm25+maxsim:100 re-ranks 100 documents
-quit            the ancestor of query embedding pruning: term-at-a-time BM25 that stops early (Moffat & Zobel, 1996);
+quit            the predecessor of query embedding pruning: term-at-a-time BM25 that stops early (Moffat & Zobel, 1996);
                 quit:5000 allows 5,000 accumulators
 mean            a single-vector dense retriever: the mean of a text's token embeddings, compared by cosine
 dense:MODEL     a single-vector dense retriever: any sentence-transformers model, by folder or hub name
@@ -30,24 +30,24 @@ _ENCODED_AT_A_TIME = 1024  # documents, sorted by length within, so that batches
 
 
 def baseline_systems(index: Index, names: Sequence[str], k: int = DEPTH) -> list[System]:
-    """Systems by their names. What several of them need, such as the inverted file, is made once."""
-    wanted = [_parse(given) for given in names]  # a wrong one should be told before another encodes the collection
+    """Systems by their names. The inverted file that several of them need is built once."""
+    wanted = [_parse(given) for given in names]  # a wrong name is an error before a model encodes the collection
     words: Words | None = None
-    made: list[System] = []
+    systems: list[System] = []
     for name, argument in wanted:
         if name in ("bm25", "bm25+maxsim", "quit"):
             words = words or Words(*_texts(index))
         if name == "bm25":
-            made.append(BM25(_words(words), k))
+            systems.append(BM25(_words(words), k))
         elif name == "bm25+maxsim":
-            made.append(BM25MaxSim(_words(words), index, k, int(argument or _RERANKED)))
+            systems.append(BM25MaxSim(_words(words), index, k, int(argument or _RERANKED)))
         elif name == "quit":
-            made.append(Quit(_words(words), k, int(argument or _ACCUMULATORS)))
+            systems.append(Quit(_words(words), k, int(argument or _ACCUMULATORS)))
         elif name == "mean":
-            made.append(mean_embedding(index, k))
+            systems.append(mean_embedding(index, k))
         else:
-            made.append(dense(index, argument, k))
-    return made
+            systems.append(dense(index, argument, k))
+    return systems
 
 
 def _parse(given: str) -> tuple[str, str]:
@@ -76,7 +76,7 @@ class Words:
         self._starts, self._documents, self._shares = scores["indptr"], scores["indices"], scores["data"]
 
     def terms(self, text: str) -> list[int]:
-        """The query's words that some document has, each once."""
+        """The query's words that occur in a document, each once."""
         vocabulary: dict[str, int] = self._retriever.vocab_dict
         (words,) = self._library.tokenize([text], return_ids=False, show_progress=False)
         known = (vocabulary.get(word) for word in dict.fromkeys(words))
@@ -84,8 +84,8 @@ class Words:
 
     def postings(self, term: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The documents that have the word, and what it adds to the score of each."""
-        some = slice(int(self._starts[term]), int(self._starts[term + 1]))
-        return self._documents[some], self._shares[some]
+        rows = slice(int(self._starts[term]), int(self._starts[term + 1]))
+        return self._documents[rows], self._shares[rows]
 
     def hits(self, documents: NDArray[np.integer[Any]], scores: NDArray[np.floating[Any]], k: int) -> Any:
         """The k best of these documents by name; equal scores go by docno."""
@@ -99,7 +99,7 @@ class Words:
 class Quit:
     """Term-at-a-time scoring that quits: words in descending IDF, until there are enough accumulators.
 
-    The limit is looked at after each word, so the word that reaches it is still scored whole (Moffat & Zobel, 1996).
+    The limit is checked after each word, so that the word that reaches it is scored in full (Moffat & Zobel, 1996).
     """
 
     name = "quit"
@@ -135,7 +135,7 @@ class Quit:
 
 
 class BM25(Quit):
-    """BM25 in full: the same, and it never quits."""
+    """BM25 in full: the same, without a limit."""
 
     name = "bm25"
 
@@ -194,7 +194,7 @@ class SingleVector:
         self._k = k
 
     def search(self, query: Query, relevant: set[str]) -> Outcome:
-        if query.qid not in self._encoded:  # once, and untimed, as for the index
+        if query.qid not in self._encoded:  # encoded once and not timed, as for the index
             self._encoded[query.qid] = _unit(self._encode(query)[None])[0]
         started = perf_counter()
         scores = self._vectors @ self._encoded[query.qid]
@@ -211,12 +211,12 @@ class SingleVector:
 
 
 def mean_embedding(index: Index, k: int = DEPTH) -> SingleVector:
-    """The mean of the token embeddings: what is left of late interaction if a text has one vector."""
+    """The mean of a text's token embeddings: late interaction reduced to a single vector."""
     docnos, means = [], []
     for document in index.documents():
         assert document.encoded is not None
         docnos.append(document.docno)
-        # A document without a token has no mean, and is like nothing.
+        # A document without a token has no mean: its vector is 0, and so is its cosine with every query.
         means.append(document.encoded.embeddings.sum(axis=0) / max(len(document.encoded), 1))
     if not docnos:
         raise SecateursError("mean needs documents, and this index has none")
@@ -226,7 +226,7 @@ def mean_embedding(index: Index, k: int = DEPTH) -> SingleVector:
 
 
 def dense(index: Index, model: str, k: int = DEPTH) -> SingleVector:
-    """A sentence-transformers model. It encodes all documents first, which takes a while without a GPU."""
+    """A sentence-transformers model. It encodes all documents first, which takes long without a GPU."""
     library = require("sentence_transformers", "st")
     try:
         encoder = library.SentenceTransformer(model)
@@ -236,9 +236,9 @@ def dense(index: Index, model: str, k: int = DEPTH) -> SingleVector:
     vectors = []
     with progress_bar(f"encoding with {model}", len(texts), "documents") as advance:
         for start in range(0, len(texts), _ENCODED_AT_A_TIME):
-            some = texts[start : start + _ENCODED_AT_A_TIME]
-            vectors.append(np.asarray(encoder.encode(some, show_progress_bar=False), dtype=np.float32))
-            advance(len(some))
+            batch = texts[start : start + _ENCODED_AT_A_TIME]
+            vectors.append(np.asarray(encoder.encode(batch, show_progress_bar=False), dtype=np.float32))
+            advance(len(batch))
     if not vectors:
         raise SecateursError("dense needs documents, and this index has none")
 

@@ -1,11 +1,11 @@
-"""Collections that the project makes itself, so that a reproduction needs nothing from the network.
+"""Collections that need nothing from the network.
 
-`synthetic` is random and always the same: NumPy promises never to change the stream of RandomState. Words are vectors,
-common ones by Zipf's law; a document is a bag of noisy words; a query is a few words of one document, in an order that
-has nothing to do with how rare they are, between a CLS that has seen all of them faintly and MASKs that repeat them.
+`synthetic` is random, from a fixed seed: NumPy promises never to change the stream of RandomState. A word is a vector,
+and its frequency follows Zipf's law. A document is a bag of words with noise. A query is a few words of one document in
+random order, between a CLS, which is the mean of them with more noise, and MASKs, which repeat them with noise.
 
-`standard_library` is real text, and differs a little between versions of Python: documentation strings without their
-first sentence, and the first sentences as queries for them. What is expected of it leaves room for that.
+`standard_library` is real text: documentation strings without their first sentence, and the first sentences as queries
+for them. It differs a little between versions of Python, and what reproductions expect of it allows for that.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _FEWEST_WORDS = 5  # of a first sentence, and of what follows it
 
 
 @dataclass(frozen=True)
-class Made:
-    """Documents to index, with or without embeddings, and what to ask."""
+class BuiltInCollection:
+    """Documents to index, with or without embeddings, and topics."""
 
     documents: Iterable[Document]
     topics: Topics
     needs_encoder: bool
 
 
-def make(name: str) -> Made:
-    makers = {"synthetic": synthetic, "standard-library": standard_library}
-    if name not in makers:
-        raise UsageError(f"a collection that is made is one of {', '.join(makers)}, not {name!r}")
-    return makers[name]()
+def built_in_collection(name: str) -> BuiltInCollection:
+    collections = {"synthetic": synthetic, "standard-library": standard_library}
+    if name not in collections:
+        raise UsageError(f"a built-in collection is one of {', '.join(collections)}, not {name!r}")
+    return collections[name]()
 
 
-def synthetic() -> Made:
+def synthetic() -> BuiltInCollection:
     random = np.random.RandomState(0)
     words = _unit(random.normal(size=(_WORDS, _DIM)))
     chances = 1 / np.arange(1, _WORDS + 1)
@@ -61,25 +61,25 @@ def synthetic() -> Made:
     queries, encoded, qrels = {}, {}, {}
     for number in range(_QUERIES):
         source = int(random.randint(_DOCUMENTS))
-        asked = random.permutation(np.unique(bags[source]))[:_QUERY_WORDS]
-        masked = random.choice(asked, size=_MASKS)
+        query_words = random.permutation(np.unique(bags[source]))[:_QUERY_WORDS]
+        repeated_words = random.choice(query_words, size=_MASKS)
         vectors = np.concatenate(
             [
-                _noisy(random, words[asked].mean(axis=0, keepdims=True), 1.0),
-                _noisy(random, words[asked], 0.6),
-                _noisy(random, words[masked], 0.9),
+                _noisy(random, words[query_words].mean(axis=0, keepdims=True), 1.0),
+                _noisy(random, words[query_words], 0.6),
+                _noisy(random, words[repeated_words], 0.9),
             ]
         )
-        ids = np.concatenate([[_CLS], asked, np.full(_MASKS, _MASK)])
-        kinds = [TokenKind.CLS] + [TokenKind.WORD] * len(asked) + [TokenKind.MASK] * _MASKS
+        ids = np.concatenate([[_CLS], query_words, np.full(_MASKS, _MASK)])
+        kinds = [TokenKind.CLS] + [TokenKind.WORD] * len(query_words) + [TokenKind.MASK] * _MASKS
         qid = f"q{number:03}"
-        queries[qid] = " ".join(f"w{word}" for word in asked)
+        queries[qid] = " ".join(f"w{word}" for word in query_words)
         encoded[qid] = _text(vectors, ids, kinds)
         qrels[qid] = {f"d{source:04}": 1}
-    return Made(documents, Topics(queries, qrels, encoded), needs_encoder=False)
+    return BuiltInCollection(documents, Topics(queries, qrels, encoded), needs_encoder=False)
 
 
-def standard_library(step: int = 10, most_queries: int = 100) -> Made:
+def standard_library(step: int = 10, most_queries: int = 100) -> BuiltInCollection:
     documents: list[Document] = []
     sources: dict[str, dict[str, int]] = {}
     for item in _documentation()[::step]:
@@ -88,9 +88,11 @@ def standard_library(step: int = 10, most_queries: int = 100) -> Made:
         if stop and min(len(first.split()), len(rest.split())) >= _FEWEST_WORDS:
             documents.append(Document(item["docno"], f"{signature}: {rest}"))
             sources.setdefault(first, {})[item["docno"]] = 1
-    named = {f"q{number:04}": (first, docnos) for number, (first, docnos) in enumerate(sorted(sources.items()))}
-    topics = Topics({qid: one[0] for qid, one in named.items()}, {qid: one[1] for qid, one in named.items()})
-    return Made(documents, topics.sample(most_queries), needs_encoder=True)
+    queries, qrels = {}, {}
+    for number, (first, judged) in enumerate(sorted(sources.items())):
+        queries[f"q{number:04}"], qrels[f"q{number:04}"] = first, judged
+    topics = Topics(queries, qrels)
+    return BuiltInCollection(documents, topics.sample(most_queries), needs_encoder=True)
 
 
 @cache

@@ -1,16 +1,16 @@
-"""What a reproduction expects, and whether it came true.
+"""What a reproduction expects, and whether the results agree.
 
-Each expectation names a setting and says one thing of it:
+Each expectation names a setting and has one of six kinds:
 
-    {setting, measure, value, tolerance}     its mean is that, give or take
+    {setting, measure, value, tolerance}     its mean is within the tolerance of the value
     {setting, measure, no_loss: true}        it is not significantly worse than the baseline
-    {setting, measure, loss: true}           it is
-    {setting, measure, as_good_as: SETTING}  its mean is at least that of another
-    {setting, saves: 0.6}                    it scores at least that share of documents fewer than the baseline
+    {setting, measure, loss: true}           it is significantly worse than the baseline
+    {setting, measure, as_good_as: SETTING}  its mean is at least that of the other setting
+    {setting, saves: 0.6}                    it scores fewer documents than the baseline, by at least that share
     {setting, speed_up: 1.5}                 it is at least that many times as fast as the baseline
 
-With `documents: N` it is only expected of a collection of that size: scores over a pool of passages are not those
-over all of them.
+An expectation with `documents: N` holds only for a collection of N documents: scores over a pool of passages are not
+those over all of them.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ class Verdict:
 
 
 def resolve(expected: Sequence[Mapping[str, Any]], rows: Results, measures: Sequence[str]) -> None:
-    """Raise if one names a setting or a measure that there will not be: before hours of searching, not after."""
-    for one in expected:
+    """Raise if an expectation names a setting or a measure that the experiment has not, before anything is searched."""
+    for expectation in expected:
         for name in ("setting", "as_good_as"):
-            if name in one:
-                rows.find(one[name])
-        if one.get("measure", measures[0]) not in measures:
-            raise SecateursError(f"{one['measure']!r} is expected but not measured: {', '.join(measures)}")
+            if name in expectation:
+                rows.find(expectation[name])
+        if expectation.get("measure", measures[0]) not in measures:
+            raise SecateursError(f"{expectation['measure']!r} is expected but not measured: {', '.join(measures)}")
 
 
 def check_expectations(expected: Sequence[Mapping[str, Any]], results: Results) -> list[Verdict]:
     rows = {row["setting"]: row for row in summarise(results)}
     documents = results.about["index"]["documents"]
-    return [_verdict(one, results, rows, documents) for one in expected]
+    return [_verdict(expectation, results, rows, documents) for expectation in expected]
 
 
 def kind_of(expectation: Mapping[str, Any]) -> str:
-    """Which of the six it is; raises if it is none of them."""
+    """Which of the six kinds it is; raises if it is none of them."""
     if isinstance(expectation, Mapping):
         for kind, names in _KINDS.items():
-            if set(expectation) - {"documents"} == names and all(_is_right(*item) for item in expectation.items()):
+            if set(expectation) - {"documents"} == names and all(_is_valid(*item) for item in expectation.items()):
                 return kind
     raise SecateursError(f"not an expectation: {expectation}; lab/expectations.py lists them")
 
 
-def _is_right(name: str, value: Any) -> bool:
+def _is_valid(name: str, value: Any) -> bool:
     if name in ("setting", "measure", "as_good_as"):
         return isinstance(value, str)
     if name in ("loss", "no_loss"):
@@ -75,15 +75,15 @@ def _is_right(name: str, value: Any) -> bool:
 
 
 def _verdict(
-    one: Mapping[str, Any], results: Results, rows: Mapping[str, Mapping[str, Any]], documents: int
+    expected: Mapping[str, Any], results: Results, rows: Mapping[str, Mapping[str, Any]], documents: int
 ) -> Verdict:
-    kind = kind_of(one)
-    row = rows[results.find(one["setting"])]
-    name = one["setting"]
-    measure = one.get("measure", "")
+    kind = kind_of(expected)
+    row = rows[results.find(expected["setting"])]
+    name = expected["setting"]
+    measure = expected.get("measure", "")
     if kind == "value":
-        text = f"{name}: {measure} is {row[measure]:.4f}, expected {one['value']:.4f} +- {one['tolerance']:g}"
-        agrees = abs(row[measure] - one["value"]) <= one["tolerance"]
+        text = f"{name}: {measure} is {row[measure]:.4f}, expected {expected['value']:.4f} +- {expected['tolerance']:g}"
+        agrees = abs(row[measure] - expected["value"]) <= expected["tolerance"]
     elif kind in ("no_loss", "loss"):
         # The baseline itself has no difference.
         difference, significant = row[f"{measure} difference"] or 0.0, bool(row[f"{measure} significant"])
@@ -93,15 +93,19 @@ def _verdict(
         text = f"{name}: {measure} {wanted} than the baseline's ({difference:+.4f}, p = {p_value:.3f})"
         agrees = worse == (kind == "loss")
     elif kind == "as_good_as":
-        other = rows[results.find(one["as_good_as"])]
-        text = f"{name}: {measure} {row[measure]:.4f} is at least that of {one['as_good_as']}, {other[measure]:.4f}"
+        other = rows[results.find(expected["as_good_as"])]
+        text = (
+            f"{name}: {measure} {row[measure]:.4f} is at least that of {expected['as_good_as']}, {other[measure]:.4f}"
+        )
         agrees = row[measure] >= other[measure]
     elif kind == "saves":
-        text = f"{name}: scores {number(row['saved'], '.0%')} fewer documents, expected at least {one['saves']:.0%}"
-        agrees = row["saved"] is not None and row["saved"] >= one["saves"]
+        text = (
+            f"{name}: scores {number(row['saved'], '.0%')} fewer documents, expected at least {expected['saves']:.0%}"
+        )
+        agrees = row["saved"] is not None and row["saved"] >= expected["saves"]
     else:
-        text = f"{name}: is {number(row['speed_up'], '.2f')} times as fast, expected at least {one['speed_up']:g}"
-        agrees = row["speed_up"] is not None and row["speed_up"] >= one["speed_up"]
-    if one.get("documents", documents) != documents:
-        return Verdict(f"{text} (only of {one['documents']:,} documents; here are {documents:,})", None)
+        text = f"{name}: is {number(row['speed_up'], '.2f')} times as fast, expected at least {expected['speed_up']:g}"
+        agrees = row["speed_up"] is not None and row["speed_up"] >= expected["speed_up"]
+    if expected.get("documents", documents) != documents:
+        return Verdict(f"{text} (only of {expected['documents']:,} documents; here are {documents:,})", None)
     return Verdict(text, bool(agrees))

@@ -1,8 +1,8 @@
 """The experiment: every query under every setting, a query at a time.
 
-Queries are encoded once. Before the clock counts, every system answers a query or two, so that kernels are loaded and
-pages are read. Then each query is searched with all systems, in an order that is shuffled anew for each, before the
-next query's turn comes: whatever else the machine does meanwhile hits all systems alike. Queries run singly.
+Queries are encoded once. Before anything is timed, every system searches two queries, so that kernels are loaded and
+pages are read. Then each query is searched with all systems before the next query, in an order that is shuffled for
+each query: other load on the machine affects all systems alike. No two searches run at once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from .provenance import provenance
 from .results import Results, check_out, planned, stem
 from .runs import run_files, write_run
 from .significance import check_correction
-from .sweeps import labels, plain, sweep
+from .summary import save_summary
+from .sweeps import named, sweep
 from .systems import (
-    UNCOUNTED,
+    UNCOUNTED_STAGES,
     IndexSystem,
     Outcome,
     Query,
@@ -46,7 +47,7 @@ _DEEPEST_RANK_KEPT = 1000  # of relevant documents, for the report
 def evaluate(
     index: Index,
     topics: Topics,
-    settings: Sequence[SearchSettings] | None = None,
+    settings: Mapping[str, SearchSettings] | Sequence[SearchSettings] | None = None,
     *,
     measures: Sequence[str] = DEFAULT_MEASURES,
     relevant_grade: int = 1,
@@ -62,27 +63,28 @@ def evaluate(
 ) -> Results:
     """Search every query with every setting, and measure what is found and what it takes.
 
-    settings        of the index; `sweep` makes them. Without any, the default with k = 1000
+    settings        of the index, by name; `sweep` makes them. A list is named by what is not the default in it.
+                    Without any, the default with k = 1000
     measures        names of ir-measures
     relevant_grade  the lowest grade that `relevant_scored` counts; a measure names its own, as in AP(rel=2)
     systems         further rows: lab.baselines, or anything with the methods of lab.System
     runs            further rows: label -> qid -> (docno, score)
-    baseline        the row that the others are compared with: a label, or settings such as "p=all"
+    baseline        the row that the others are compared with: its label, or settings of it such as "p=all"
     correction      of the significance for many comparisons: bonferroni, holm or none
     out             where the tables go: OUT.parquet, OUT.csv, OUT.settings.csv and OUT.json. While it runs,
                     OUT.work.jsonl keeps what is measured, and the same call goes on from there
     runs_folder     where to write a TREC run for every row
-    about           anything more to be noted with the results
+    about           anything more to note with the results
     """
     if relevant_grade < 1:
         raise UsageError(f"relevant_grade is at least 1, not {relevant_grade}")
-    rows = _systems(index, sweep() if settings is None else settings, systems, runs or {})
+    rows = _systems(index, named(sweep() if settings is None else settings), systems, runs or {})
     lacking = {row.label: count for row in rows if isinstance(row, RunSystem) and (count := row.lacks(topics.queries))}
     measured = Measures(measures, topics.qrels)
     chosen = {"baseline": _baseline(rows, baseline), "correction": correction, "lacking": lacking}
     check_correction(correction)
     out = None if out is None else stem(out)
-    work_file = Path(f"{out}.work.jsonl")
+    work_file = work_file_of(out or "")
     run_paths = run_files(Path(runs_folder), [row.label for row in rows]) if runs_folder is not None else []
     if out is None or not work_file.exists():  # work that was begun may be finished
         check_out(out, run_paths, overwrite)
@@ -98,27 +100,32 @@ def evaluate(
     with nullcontext() if out is None else WorkFile(work_file, experiment) as work:
         records = _measure(index, topics, rows, measured, relevant_grade, runs_folder is not None, work, progress)
         for path, row in zip(run_paths, rows, strict=bool(run_paths)):
-            write_run(path, ((one["qid"], one["hits"]) for one in records[row.label]))
+            write_run(path, ((record["qid"], record["hits"]) for record in records[row.label]))
         results = Results(
             [_flat(record, row) for row in rows for record in records[row.label]],
             measured.names,
             {**provenance(index, topics, measured.names, relevant_grade), **chosen, **(about or {})},
         )
         if out is not None:
+            save_summary(results, out)
             results.save(out)
     if out is not None:
         work_file.unlink(missing_ok=True)
     return results
 
 
+def work_file_of(out: str | Path) -> Path:
+    """The file that keeps what is measured while an experiment with this `out` runs."""
+    return Path(f"{stem(out)}.work.jsonl")
+
+
 def _systems(
     index: Index,
-    settings: Sequence[SearchSettings],
+    settings: Mapping[str, SearchSettings],
     systems: Sequence[System],
     runs: Mapping[str, Mapping[str, Hits]],
 ) -> list[System]:
-    names = labels([plain(one) for one in settings])
-    rows: list[System] = [IndexSystem(index, one, name) for one, name in zip(settings, names, strict=True)]
+    rows: list[System] = [IndexSystem(index, given, label) for label, given in settings.items()]
     rows += systems
     rows += [RunSystem(label, run) for label, run in runs.items()]
     if not rows:
@@ -131,7 +138,7 @@ def _systems(
 
 
 def _baseline(rows: Sequence[System], name: str | None) -> str | None:
-    """The label it means: a wrong name should be told before hours of searching."""
+    """The label that the name means; a wrong name is an error before anything is searched."""
     if name is None:
         return None
     return planned((row.label, row.name, row.settings) for row in rows).find(name)
@@ -153,27 +160,31 @@ def _measure(
 ) -> dict[str, list[dict[str, Any]]]:
     """label -> one record per query, in the order of the queries."""
     done = {} if work is None else dict(work.done)
-    # Rankings from a file cost nothing, and the file may have changed since: they are always looked at again.
-    fixed = {row.label for row in rows if isinstance(row, RunSystem)}
-    left = [qid for qid in topics.queries if any((row.label, qid) not in done or row.label in fixed for row in rows)]
-    queries, encoding = _encode(index, topics, left, progress)
+    # Rankings from a file cost nothing, and the file may have changed since: they are always measured again.
+    from_files = {row.label for row in rows if isinstance(row, RunSystem)}
+
+    def is_measured(row: System, qid: str) -> bool:
+        return row.label not in from_files and (row.label, qid) in done
+
+    remaining_qids = [qid for qid in topics.queries if not all(is_measured(row, qid) for row in rows)]
+    queries, encoding = _encode(index, topics, remaining_qids, progress)
     for query in queries[:_WARM_UP]:
         for row in rows:
             row.search(query, set())
     total = len(topics) * len(rows)
     with progress_bar("searching", total, "searches", progress) as advance:
-        advance(total - len(left) * len(rows))
+        advance(total - len(remaining_qids) * len(rows))
         for number, query in enumerate(queries):
             relevant = topics.relevant(query.qid, relevant_grade)
             for place in np.random.default_rng(number).permutation(len(rows)):
                 row = rows[place]
-                if (row.label, query.qid) not in done or row.label in fixed:
+                if not is_measured(row, query.qid):
                     outcome = row.search(query, relevant)
                     outcome = replace(outcome, hits=ranked(outcome.hits))
                     values = measures.of(query.qid, outcome.hits)
                     record = _record(row.label, query, encoding[query.qid], outcome, values, relevant, keep_hits)
                     done[row.label, query.qid] = record
-                    if work is not None and row.label not in fixed:
+                    if work is not None and row.label not in from_files:
                         work.add(record)
                 advance(1)
     return {row.label: [done[row.label, qid] for qid in topics.queries] for row in rows}
@@ -237,7 +248,7 @@ def _whole(count: int | None) -> int | None:
 
 def _flat(record: Mapping[str, Any], row: System) -> dict[str, Any]:
     """A record as a row of the tidy table."""
-    counted = [spent for stage, spent in record["milliseconds"].items() if stage not in UNCOUNTED]
+    counted = [spent for stage, spent in record["milliseconds"].items() if stage not in UNCOUNTED_STAGES]
     return {
         "setting": record["setting"],
         "system": row.name,

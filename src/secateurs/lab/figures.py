@@ -1,7 +1,7 @@
 """The paper's figures, of any results: readable in print, in black and white, and by the colour-blind.
 
-A curve is everything that differs in p alone. Each has its own colour (Okabe and Ito's), marker and line style. A point
-is hollow where it differs significantly from the baseline.
+A curve joins the settings that differ in p alone. Each has a colour (of Okabe and Ito), a marker and a line style. A
+point is hollow where it differs significantly from the baseline.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Stand-ins for the page's own colours, which a web page puts in their place so that a figure follows its theme.
+# Placeholders that a web page replaces by its colours, so that a figure follows its theme.
 INK, PAPER = "#010203", "#fefdfc"
-# Six, seven and five of them: no two of 210 curves have all three the same.
+# 6 colours, 7 markers and 5 lines: no two of 210 curves have all three the same.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "<")
 _LINES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
-_OTHERS = ("X", "*", "p", "h", ">", "d", "8")  # markers of what is a point and no curve
+_OTHERS = ("X", "*", "p", "h", ">", "d", "8")  # markers of rows that are no curve
 _RC = {
     "font.size": 8,
     "font.family": "sans-serif",
@@ -37,7 +37,7 @@ _RC = {
     "axes.spines.right": False,
     "axes.spines.top": False,
     "text.color": INK,
-    "text.parse_math": False,  # a dollar in somebody's name is a dollar
+    "text.parse_math": False,  # a dollar in a name stays a dollar
     "xtick.color": INK,
     "ytick.color": INK,
     "lines.linewidth": 1.2,
@@ -48,7 +48,7 @@ _RC = {
 }
 _ORDERS = {"first": "First", "icf": "ICF", "idf": "IDF", "random": "random"}
 _MOST_MEASURES = 3
-_MEDIAN = "milliseconds_p50"  # a mean would show what else the machine was doing
+_MEDIAN = "milliseconds_p50"  # other load on the machine changes it less than the mean
 _MANY_POINTS = 12
 _MOST_CURVES = 24
 _LEGEND_ROW = 0.16  # inches
@@ -69,14 +69,14 @@ def figures(results: Results, baseline: str | None = None, correction: str | Non
     note = f"the first {len(curves)} of {len(every)} curves; " if len(every) > len(curves) else ""
     note += f"hollow: significantly different from {reference['setting']}"
     measures = list(results.measures)[:_MOST_MEASURES]
-    made: dict[str, Figure] = {}
+    drawn: dict[str, Figure] = {}
     with _style():
         if any(len(curve.rows) > 1 for curve in curves):
-            made["embeddings"] = _embeddings(curves, list(results.measures)[:2], note.rpartition("; ")[0])
-            made["documents"] = _documents(curves, measures, reference, rows, note)
+            drawn["embeddings"] = _embeddings(curves, list(results.measures)[:2], note.rpartition("; ")[0])
+            drawn["documents"] = _documents(curves, measures, reference, rows, note)
         if sum(row[_MEDIAN] is not None for row in rows) > 1:
-            made["time"] = _time(curves, measures[0], rows, note)
-    return made
+            drawn["time"] = _time(curves, measures[0], rows, note)
+    return drawn
 
 
 def find_curves(results: Results, rows: list[dict[str, Any]]) -> list[Curve]:
@@ -88,16 +88,16 @@ def find_curves(results: Results, rows: list[dict[str, Any]]) -> list[Curve]:
             grouped.setdefault(tuple(row[name] for name in names), []).append(row)
     varied = [i for i in range(len(names)) if len({key[i] for key in grouped}) > 1]
     return [
-        Curve(_curve_name({names[i]: key[i] for i in varied}), sorted(some, key=lambda row: row["embeddings_kept"]))
-        for key, some in grouped.items()
+        Curve(_curve_name({names[i]: key[i] for i in varied}), sorted(group, key=lambda row: row["embeddings_kept"]))
+        for key, group in grouped.items()
     ]
 
 
-def save_figures(made: Mapping[str, Figure], folder: str | Path, prefix: str = "") -> list[Path]:
+def save_figures(drawn: Mapping[str, Figure], folder: str | Path, prefix: str = "") -> list[Path]:
     """Each figure as PNG and SVG."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths = []
-    for name, figure in made.items():
+    for name, figure in drawn.items():
         png, svg = (Path(folder) / f"{prefix}{name}.{kind}" for kind in ("png", "svg"))
         with _style():
             figure.savefig(png, dpi=200, facecolor="white")
@@ -125,10 +125,10 @@ def _figure(panels: int, height: float) -> tuple[Figure, list[Axes]]:
 
     figure = Figure(figsize=(min(2.4 * panels + 0.3, 7.2), height), layout="constrained")
     axes = [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
-    for one in axes:
-        one.set_facecolor("none")
-        one.grid(True, color="#999999", linewidth=0.3, alpha=0.5)
-        one.locator_params(axis="x", nbins=5)
+    for axis in axes:
+        axis.set_facecolor("none")
+        axis.grid(True, color="#999999", linewidth=0.3, alpha=0.5)
+        axis.locator_params(axis="x", nbins=5)
     return figure, axes
 
 
@@ -137,16 +137,18 @@ def _embeddings(curves: list[Curve], measures: list[str], note: str) -> Figure:
     panels = [*measures, "relevant_scored", "documents_scored"]
     titles = {"relevant_scored": "relevant retrieved", "documents_scored": "documents retrieved"}
     figure, axes = _figure(len(panels), 2.2 if note else 2.0)
-    for one, name in zip(axes, panels, strict=True):
-        one.set_title(titles.get(name, name), loc="left")
-        one.set_xlabel("query embeddings")
+    for axis, name in zip(axes, panels, strict=True):
+        axis.set_title(titles.get(name, name), loc="left")
+        axis.set_xlabel("query embeddings")
         for number, curve in enumerate(curves):
             colour, marker, line = _look(number)
             x = [row["embeddings_kept"] for row in curve.rows]
             y = [row[name] for row in curve.rows]
-            one.plot(x, y, color=colour, marker=marker, linestyle=line, label=curve.name, markersize=0.7 * _size(curve))
+            axis.plot(
+                x, y, color=colour, marker=marker, linestyle=line, label=curve.name, markersize=0.7 * _size(curve)
+            )
         if name == "documents_scored":
-            one.yaxis.set_major_formatter(_thousands)
+            axis.yaxis.set_major_formatter(_thousands)
     _legend(figure, axes[0], note)
     return figure
 
@@ -156,14 +158,14 @@ def _documents(
 ) -> Figure:
     """Figure 3 of the paper: effectiveness for the documents retrieved; hollow is significantly different."""
     figure, axes = _figure(len(measures), 2.5)
-    for one, name in zip(axes, measures, strict=True):
-        one.set_title(name, loc="left")
-        one.set_xlabel("documents retrieved")
-        one.xaxis.set_major_formatter(_thousands)
-        one.axhline(reference[name], color=INK, linewidth=0.6, linestyle=(0, (1, 2)))
+    for axis, name in zip(axes, measures, strict=True):
+        axis.set_title(name, loc="left")
+        axis.set_xlabel("documents retrieved")
+        axis.xaxis.set_major_formatter(_thousands)
+        axis.axhline(reference[name], color=INK, linewidth=0.6, linestyle=(0, (1, 2)))
         for number, curve in enumerate(curves):
             colour, marker, line = _look(number)
-            one.plot(
+            axis.plot(
                 [row["documents_scored"] for row in curve.rows],
                 [row[name] for row in curve.rows],
                 color=colour,
@@ -172,35 +174,35 @@ def _documents(
                 markersize=_size(curve),
                 label=curve.name,
             )
-            _hollow(one, curve, "documents_scored", name, colour, marker)
+            _hollow(axis, curve, "documents_scored", name, colour, marker)
         for number, row in enumerate(_points(rows)):
             if row["documents_scored"] is not None:
                 marker = _OTHERS[number % len(_OTHERS)]
-                _point(one, row, "documents_scored", name, marker)
+                _point(axis, row, "documents_scored", name, marker)
     _legend(figure, axes[0], f"dotted: the baseline; {note}")
     return figure
 
 
 def _time(curves: list[Curve], measure: str, rows: list[dict[str, Any]], note: str) -> Figure:
-    """Effectiveness for the time it takes, and what nothing else beats in both."""
-    figure, (one,) = _figure(1, 3.0)
+    """Effectiveness against time, and the settings that no other beats in both."""
+    figure, (axis,) = _figure(1, 3.0)
     figure.set_size_inches(5.2, 3.2)
-    one.set_title(measure, loc="left")
-    one.set_xlabel("median milliseconds per query: prune, gather and score")
-    one.set_xscale("log")
-    one.xaxis.set_major_formatter(_short)
-    one.xaxis.set_minor_formatter(_short_minor)
+    axis.set_title(measure, loc="left")
+    axis.set_xlabel("median milliseconds per query: prune, gather and score")
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(_short)
+    axis.xaxis.set_minor_formatter(_short_minor)
     for number, curve in enumerate(curves):
         colour, marker, line = _look(number)
         x = [row[_MEDIAN] for row in curve.rows]
         y = [row[measure] for row in curve.rows]
-        one.plot(x, y, color=colour, marker=marker, linestyle=line, label=curve.name, markersize=_size(curve))
-        _hollow(one, curve, _MEDIAN, measure, colour, marker)
+        axis.plot(x, y, color=colour, marker=marker, linestyle=line, label=curve.name, markersize=_size(curve))
+        _hollow(axis, curve, _MEDIAN, measure, colour, marker)
     for number, row in enumerate(_points(rows)):
         if row[_MEDIAN] is not None:
-            _point(one, row, _MEDIAN, measure, _OTHERS[number % len(_OTHERS)])
+            _point(axis, row, _MEDIAN, measure, _OTHERS[number % len(_OTHERS)])
     front = pareto(rows, measure)
-    one.step(
+    axis.step(
         [row[_MEDIAN] for row in front],
         [row[measure] for row in front],
         where="post",
@@ -209,7 +211,7 @@ def _time(curves: list[Curve], measure: str, rows: list[dict[str, Any]], note: s
         alpha=0.6,
         label="not beaten in both",
     )
-    _legend(figure, one, note)
+    _legend(figure, axis, note)
     return figure
 
 
@@ -246,9 +248,9 @@ def _size(curve: Curve) -> float:
 
 
 def _hollow(axes: Axes, curve: Curve, x: str, y: str, colour: str, marker: str) -> None:
-    some = [row for row in curve.rows if row[f"{y} significant"]]
+    significant = [row for row in curve.rows if row[f"{y} significant"]]
     axes.plot(
-        [row[x] for row in some], [row[y] for row in some], color=colour, marker=marker, linestyle="",
+        [row[x] for row in significant], [row[y] for row in significant], color=colour, marker=marker, linestyle="",
         markerfacecolor=PAPER, markersize=_size(curve), zorder=3,
     )  # fmt: skip
 
@@ -258,7 +260,7 @@ def _legend(figure: Figure, axes: Axes, note: str = "") -> None:
     room = int(figure.get_figwidth() * 17)  # characters
     columns = max(1, min(len(names), room // (max(map(len, names), default=1) + 11)))
     more = -(-len(names) // columns) - 1
-    figure.set_figheight(figure.get_figheight() + more * _LEGEND_ROW)  # a long legend takes nothing from the axes
+    figure.set_figheight(figure.get_figheight() + more * _LEGEND_ROW)  # the axes keep their room
     legend = figure.legend(handles, names, loc="outside upper left", ncols=columns, handlelength=3.2)
     for line in legend.get_lines():
         line.set_markerfacecolor(line.get_color())  # hollow says something about a point, not about its curve

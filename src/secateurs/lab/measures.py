@@ -22,7 +22,7 @@ def ranked(hits: Hits) -> list[tuple[str, float]]:
 
 
 class Measures:
-    """Some measures of some queries' rankings, a query at a time."""
+    """Measures of rankings, a query at a time."""
 
     def __init__(self, names: Sequence[str], qrels: Mapping[str, Mapping[str, int]]) -> None:
         self.names = list(dict.fromkeys(names))
@@ -34,14 +34,14 @@ class Measures:
         self._qrels = qrels
         self._evaluators: dict[str, Any] = {}
         qid = next(iter(qrels))
-        for measure in self._parsed:  # one that cannot be computed here should be told before hours of searching
+        for measure in self._parsed:  # a measure that cannot be computed is an error before anything is searched
             self._calculate(self._make([measure], qid), qid, list(qrels[qid]))
 
     def of(self, qid: str, ranking: Hits) -> dict[str, float]:
         """Each measure of one query's ranking, in the order in which it comes; 0 where nothing was found."""
         values = dict.fromkeys(self.names, 0.0)
         if ranking:
-            if qid not in self._evaluators:  # one for each query: a common one goes over all queries every time
+            if qid not in self._evaluators:  # a common evaluator would go over all queries every time
                 self._evaluators[qid] = self._make(list(self._parsed), qid)
             values |= self._calculate(self._evaluators[qid], qid, [docno for docno, _ in ranking])
         return values
@@ -51,7 +51,7 @@ class Measures:
 
         try:
             return ir_measures.evaluator(measures, {qid: dict(self._qrels[qid])})
-        except Exception as error:  # every provider has its own
+        except Exception as error:  # each provider of ir-measures raises its own types
             raise SecateursError(f"{self._named(measures)}: {' '.join(str(error).split())}") from error
 
     def _calculate(self, evaluator: Any, qid: str, docnos: Sequence[str]) -> dict[str, float]:
@@ -59,7 +59,7 @@ class Measures:
         run = {qid: {docno: float(len(docnos) - place) for place, docno in enumerate(docnos)}}
         try:
             found = {self._parsed[metric.measure]: float(metric.value) for metric in evaluator.iter_calc(run)}
-        except Exception as error:  # every provider has its own
+        except Exception as error:  # each provider of ir-measures raises its own types
             named = self._named(evaluator.measures)
             raise SecateursError(f"{named} of query {qid!r}: {' '.join(str(error).split())}") from error
         for name, value in found.items():

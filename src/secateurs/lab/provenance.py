@@ -1,4 +1,4 @@
-"""What made a table of results, so that somebody else can make it again."""
+"""What a table of results was made from and with, so that it can be made again elsewhere."""
 
 from __future__ import annotations
 
@@ -43,9 +43,30 @@ def provenance(index: Index, topics: Topics, measures: list[str], relevant_grade
             for name in ("path", "documents", "embeddings", "token_types", "store", "gather", "encoder", "written_by")
         },
         "queries": len(topics),
+        **coverage(index, topics, relevant_grade),
         "queries_and_qrels": topics.fingerprint(),
         "measures": measures,
         "relevant_grade": relevant_grade,
+    }
+
+
+def coverage(index: Index, topics: Topics, relevant_grade: int) -> dict[str, int]:
+    """How many of the queries and of the documents that judgements name are there.
+
+    A relevant document that is not in the index cannot be found, and lowers every measure of recall.
+    """
+    judged: set[str] = set()
+    relevant: set[str] = set()
+    for qid in topics.queries:
+        judged.update(topics.qrels[qid])
+        relevant |= topics.relevant(qid, relevant_grade)
+    missing = {docno for docno in judged if docno not in index}
+    return {
+        "unjudged_queries": topics.unjudged_queries or 0,
+        "judged_qids_without_query": topics.judged_qids_without_query or 0,
+        "judged_documents": len(judged),
+        "judged_documents_not_in_index": len(missing),
+        "relevant_documents_not_in_index": len(missing & relevant),
     }
 
 

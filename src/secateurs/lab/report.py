@@ -1,7 +1,7 @@
-"""One self-contained HTML page from a table of results: tables, figures, every query, and how to make it again.
+"""A self-contained HTML page from a table of results: tables, figures, queries, and how to make it again.
 
-Everything that comes from outside (queries, tokens, docnos, file names) goes through `html.escape`, here or in
-matplotlib. There is no script in the page and nothing is loaded from anywhere; the page forbids both.
+All text from outside (queries, tokens, docnos, file names) is escaped, here or by matplotlib. The page has no script
+and loads nothing; its content security policy forbids both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ABOUT = {
     "embeddings": "What grows with the number of query embeddings that gather (Figure 2 of the paper).",
     "documents": "Effectiveness for the documents retrieved, from the smallest p on the left (Figure 3 of the paper). "
     "Hollow points differ significantly from the baseline.",
-    "time": "Effectiveness for the time of a query. The thin line joins what nothing else beats in both. Hollow points "
+    "time": "Effectiveness for the time of a query. The thin line joins what no other beats in both. Hollow points "
     "differ significantly from the baseline.",
 }
 
@@ -70,7 +70,7 @@ def _facts(results: Results) -> str:
 
 
 def _smallest(results: Results, rows: list[dict[str, Any]]) -> str:
-    """The answer first: how few embeddings are enough."""
+    """How few embeddings are enough: the table that comes first."""
     curves = [curve for curve in find_curves(results, rows) if len(curve.rows) > 1]
     if not curves:
         return ""
@@ -107,16 +107,16 @@ def _summary(results: Results, rows: list[dict[str, Any]], explained: Sequence[s
 
 
 def _figures(results: Results, baseline: str | None, correction: str | None) -> Iterable[str]:
-    made = figures(results, baseline, correction)
-    if made:
+    drawn = figures(results, baseline, correction)
+    if drawn:
         yield "<h2>Figures</h2>"
-    for name, figure in made.items():
+    for name, figure in drawn.items():
         svg = to_svg(figure, "currentColor", "var(--page)")
-        # Every figure numbers its parts from 1, and on one page a name may occur once.
+        # Every figure numbers its parts from 1, and an id may occur only once in a page.
         svg = svg.replace('id="', f'id="{name}-').replace('"#', f'"#{name}-').replace("url(#", f"url(#{name}-")
         for place, colour in enumerate(COLOURS):
             svg = svg.replace(colour.lower(), f"var(--curve{place})")
-        width = figure.get_figwidth()  # so that the letters of all figures have one size
+        width = figure.get_figwidth()  # so that letters have the same size in all figures
         svg = svg.replace(
             "<svg", f'<svg role="img" style="min-width: {4.6 * width:.0f}rem; max-width: {8 * width:.0f}rem"', 1
         )

@@ -1,6 +1,6 @@
 """A reproduction is a file: a collection, settings, and what is expected. `secateurs reproduce NAME` runs it.
 
-They are in lab/reproductions/*.yaml and come with the package; a path to a file of your own works too.
+The files in lab/reproductions/*.yaml come with the package; the path of another file works too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,15 @@ from ..encoders import DEFAULT_MODEL
 from ..errors import SecateursError, UsageError, require
 from ..index import Index
 from ..records import GatherName
-from .built_in_collections import make
+from .built_in_collections import built_in_collection
 from .expectations import Verdict, check_expectations, kind_of, resolve
 from .experiment import evaluate
 from .figures import figures, save_figures
 from .measures import Measures
 from .report import report
 from .results import Results, planned
-from .sweeps import DEPTH, labels, plain, sweep
-from .topics import Topics, read_topics
+from .sweeps import DEPTH, plain, sweep
+from .topics import Topics, collection_files, read_topics
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Reproduced:
 
     @property
     def agrees(self) -> bool:
-        """Nothing disagrees, and something agrees: that all was skipped shows nothing."""
+        """No verdict disagrees, and at least one agrees: if all were skipped, nothing was shown."""
         found = {verdict.agrees for verdict in self.verdicts}
         return True in found and False not in found
 
@@ -73,7 +72,7 @@ def find_reproduction(name: str) -> Reproduction:
         if not Path(name).is_file():
             raise SecateursError(f"there is no file {name}")
         return _parse(Path(name).stem, Path(name).read_bytes())
-    known = {one.name: one for one in reproductions()}
+    known = {reproduction.name: reproduction for reproduction in reproductions()}
     if name not in known:
         raise UsageError(f"there is no reproduction {name!r}: there are {', '.join(known)}")
     return known[name]
@@ -87,18 +86,20 @@ def reproduce(
     progress: bool | None = None,
     command: str | None = None,
 ) -> Reproduced:
-    """Index the collection, run the experiment, compare. All that is made goes into `folder`; a second start takes the
-    index that is there, and goes on with the searches.
+    """Index the collection, run the experiment, and compare the results with what is expected.
 
-    `collection` is a folder with corpus.jsonl[.gz], queries*.tsv and qrels*; `index` one that is built already.
+    Everything that is written goes into `folder`. A second call uses the index that is there, and goes on with the
+    searches.
+
+    `collection` is a folder with corpus.jsonl, queries*.tsv or .jsonl, and qrels* (or BEIR's qrels/test.tsv), each
+    plain or .gz. `index` is an index of it that is built already.
     """
     settings = sweep(*reproduction.sweep, k=reproduction.k)
-    described = [plain(one) for one in settings]
-    rows = planned(zip(labels(described), repeat("secateurs"), described, strict=False))
+    rows = planned((label, "secateurs", plain(given)) for label, given in settings.items())
     rows.find(reproduction.baseline)
     resolve(reproduction.expected, rows, reproduction.measures)
     corpus, topics = _collection(reproduction, collection)
-    Measures(reproduction.measures, topics.qrels)  # a wrong one should be told before the collection is indexed
+    Measures(reproduction.measures, topics.qrels)  # a wrong measure is an error before anything is indexed
     opened = _index(reproduction, Path(folder), corpus, index, progress)
     results = evaluate(
         opened,
@@ -122,22 +123,14 @@ def _collection(reproduction: Reproduction, folder: str | Path | None) -> tuple[
     source = reproduction.collection
     if "made" in source:
         if folder is not None:
-            raise UsageError(f"{reproduction.name} makes its own collection: leave --collection out")
-        made = make(source["made"])
-        return made, made.topics
+            raise UsageError(f"{reproduction.name} has a built-in collection: leave --collection out")
+        built_in = built_in_collection(source["made"])
+        return built_in, built_in.topics
     if folder is None:
         name = f"{IR_DATASETS}{source['ir_datasets']}"
         return name, read_topics(name, name)
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise SecateursError(f"there is no folder {folder}")
-    corpora = [path for path in sorted(folder.glob("corpus.*")) if path.is_file()]
-    queries = sorted(folder.glob("queries*.tsv"), key=lambda path: (len(path.name), path.name))
-    if not corpora or not queries:
-        raise SecateursError(f"{folder} is no collection: it needs corpus.jsonl (or .gz, .tsv, .csv) and queries.tsv")
-    name = queries[0].name.replace("queries", "qrels").removesuffix(".tsv")
-    qrels = next((path for path in (folder / name, folder / f"{name}.txt") if path.is_file()), folder / name)
-    return corpora[0], read_topics(str(queries[0]), str(qrels))
+    corpus, queries, qrels = collection_files(Path(folder))
+    return corpus, read_topics(str(queries), str(qrels))
 
 
 def _index(
@@ -152,7 +145,7 @@ def _index(
             raise SecateursError(f"{path} was made of another collection: choose another --folder, or remove it")
         return Index(path)
     folder.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(source), "utf-8")  # first: an index without it is nobody's
+    note.write_text(json.dumps(source), "utf-8")  # before the index, so that no index is without it
     documents = getattr(corpus, "documents", corpus)
     encoder = DEFAULT_MODEL if getattr(corpus, "needs_encoder", True) else None
     return Index.build(path, documents, encoder=encoder, gather=tuple(reproduction.gather), progress=progress)
@@ -174,10 +167,10 @@ def _parse(name: str, text: bytes) -> Reproduction:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise SecateursError(f"{name}: not YAML ({' '.join(str(error).split())})") from error
-    wanted = {one.name for one in fields(Reproduction)} - {"name"}
+    known = {field.name for field in fields(Reproduction)} - {"name"}
     optional = {"k", "relevant_grade"}
-    if not isinstance(content, dict) or not wanted - optional <= set(content) <= wanted:
-        raise SecateursError(f"{name}: a reproduction has {', '.join(sorted(wanted - optional))}, and may have "
+    if not isinstance(content, dict) or not known - optional <= set(content) <= known:
+        raise SecateursError(f"{name}: a reproduction has {', '.join(sorted(known - optional))}, and may have "
                              f"{', '.join(sorted(optional))}")  # fmt: skip
     for field in ("title", "about", "baseline"):
         if not isinstance(content[field], str):
@@ -185,7 +178,7 @@ def _parse(name: str, text: bytes) -> Reproduction:
     for field in ("gather", "measures", "sweep", "expected"):
         if not isinstance(content[field], list) or not (content[field] or field == "gather"):
             raise SecateursError(f"{name}: {field} is a list with something in it, not {content[field]!r}")
-        if field != "expected" and not all(isinstance(one, str) for one in content[field]):
+        if field != "expected" and not all(isinstance(value, str) for value in content[field]):
             raise SecateursError(f"{name}: {field} is a list of texts, not {content[field]!r}")
     for field in optional & set(content):
         if type(content[field]) is not int or content[field] < 1:

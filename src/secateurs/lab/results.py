@@ -1,17 +1,15 @@
 """The results of an experiment: one tidy table, a row for every setting and query, and what made it.
 
 OUT.parquet has the table and, in its metadata, everything about the experiment. OUT.csv has the same table,
-OUT.settings.csv one row per setting (summary.py), OUT.json what made them. The Parquet file is the one that is read
-again: figures, report and significance come from it alone.
+OUT.settings.csv one row per setting (summary.py), OUT.json what made them. `Results.load` reads only the Parquet file:
+figures, report and significance are computed from it.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import os
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError, UsageError, require
+from ..storage.files import write_atomically
 from .sweeps import parse_settings, plain_word
 
 _METADATA = b"secateurs.lab"
@@ -33,7 +32,7 @@ _NESTED = ("kept", "relevant_ranks")  # lists and mappings: JSON in the files
 class Results:
     rows: Sequence[Mapping[str, Any]]
     measures: Sequence[str]
-    about: Mapping[str, Any]  # what made them
+    about: Mapping[str, Any]  # the experiment: see provenance.py
 
     @cached_property
     def settings(self) -> dict[str, Mapping[str, Any]]:
@@ -57,7 +56,7 @@ class Results:
         for names in dict.fromkeys(tuple(row) for row in self.rows):
             describing.update(dict.fromkeys(names[: names.index("qid")]))
             rest.update(dict.fromkeys(names[names.index("qid") :]))
-        for name in _NESTED:  # long ones last
+        for name in _NESTED:  # long values come last
             rest[name] = rest.pop(name)
         return {**describing, **rest}
 
@@ -93,7 +92,7 @@ class Results:
 
     @cached_property
     def fullest(self) -> str:
-        """The setting that gathers with the most embeddings: what pruning is compared with, if nobody says."""
+        """The setting that gathers with the most embeddings: the baseline, where no other is named."""
 
         def kept(label: str) -> float:
             values = self.values(label, "embeddings_kept")
@@ -102,21 +101,14 @@ class Results:
         return max(self.settings, key=kept)  # the first of equals
 
     def save(self, out: str | Path) -> None:
-        """Write all four files, each of them whole or not at all."""
-        from .summary import summarise
-
-        summary = summarise(self)
-        about = json.dumps({"format": _FORMAT, "measures": list(self.measures), **self.about}, ensure_ascii=False)
+        """Write the table and what made it, each file whole or not at all; summary.py writes the settings' table."""
         Path(out).parent.mkdir(parents=True, exist_ok=True)
-        plain_rows = [_plain(row) for row in self.rows]
-        replace_file(f"{out}.csv", lambda path: _write_csv(path, list(self.columns), plain_rows))
-        replace_file(f"{out}.settings.csv", lambda path: _write_csv(path, list(summary[0]), summary))
-        replace_file(
-            f"{out}.json", lambda path: path.write_text(json.dumps(json.loads(about), indent=2) + "\n", "utf-8")
-        )
-        replace_file(
-            f"{out}.parquet", lambda path: _write_parquet(path, list(self.columns), plain_rows, about.encode())
-        )
+        about = {"format": _FORMAT, "measures": list(self.measures), **self.about}
+        columns, rows = list(self.columns), [_flat(row) for row in self.rows]
+        write_atomically(Path(f"{out}.csv"), lambda path: write_csv(path, columns, rows))
+        write_atomically(Path(f"{out}.json"), json.dumps(about, indent=2).encode() + b"\n")
+        packed = json.dumps(about, ensure_ascii=False).encode()
+        write_atomically(Path(f"{out}.parquet"), lambda path: _write_parquet(path, columns, rows, packed))
 
     @classmethod
     def load(cls, path: str | Path) -> Results:
@@ -131,7 +123,7 @@ class Results:
         except (OSError, KeyError, ValueError) as error:
             raise SecateursError(f"{parquet} is not a table of secateurs evaluate") from error
         if about.pop("format") > _FORMAT:
-            raise SecateursError(f"{parquet} was written by a newer secateurs: upgrade this one")
+            raise SecateursError(f"{parquet} was written by a newer secateurs: pip install --upgrade secateurs")
         rows = table.to_pylist()
         for row in rows:
             for name in _NESTED:
@@ -142,12 +134,12 @@ class Results:
 def stem(path: str | Path) -> str:
     """The OUT of one of the files of a table of results."""
     name = str(path)
-    suffix = next((one for one in sorted(_SUFFIXES, key=len, reverse=True) if name.endswith(one)), "")
+    suffix = next((suffix for suffix in sorted(_SUFFIXES, key=len, reverse=True) if name.endswith(suffix)), "")
     return name[: len(name) - len(suffix)]
 
 
 def planned(rows: Iterable[tuple[str, str, Mapping[str, Any]]]) -> Results:
-    """(label, system, settings) of each row, before anything is measured: enough to `find` one."""
+    """Results without measurements, from (label, system, settings) of each row: enough to `find` a row."""
     empty: dict[str, Any] = {"qid": None, "kept": [], "relevant_ranks": {}}
     return Results([{"setting": label, "system": name, **settings, **empty} for label, name, settings in rows], [], {})
 
@@ -166,15 +158,15 @@ def check_out(out: str | None, runs: Sequence[Path], overwrite: bool) -> None:
 
 
 def _has(row: Mapping[str, Any], name: str, value: str) -> bool:
-    """A run file's row has no settings, and none of them is the default."""
+    """Only rows of the index have search settings: a missing one in a run's row is not the default."""
     return row["system"] == "secateurs" and plain_word(name, row.get(name)) == value
 
 
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **{name: json.dumps(row[name], ensure_ascii=False) for name in _NESTED}}
 
 
-def _write_csv(path: Path, columns: list[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, columns: list[str], rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, restval="")
         writer.writeheader()
@@ -190,19 +182,8 @@ def _write_parquet(path: Path, columns: list[str], rows: Sequence[Mapping[str, A
 
 
 def _of_one_kind(values: list[Any]) -> list[Any]:
-    """A column has one type: where systems disagree, it is text."""
+    """A column has one type: text, where systems give values of different types."""
     kinds = {type(value) for value in values if value is not None}
     if len(kinds) < 2 or kinds == {int, float}:
         return values
     return [None if value is None else str(value) for value in values]
-
-
-def replace_file(name: str | Path, write: Callable[[Path], object]) -> None:
-    """Write a file beside it first, so that it is there whole or not at all."""
-    path = Path(name)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        write(beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)

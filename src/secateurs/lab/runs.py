@@ -8,18 +8,22 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ..errors import SecateursError
+from ..queries import read_lines
+from ..storage.files import write_atomically
 from ..trec import trec_line
 from .measures import Hits
-from .results import replace_file
-from .topics import columns
+from .topics import check_columns
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 def read_run(path: str | Path) -> dict[str, list[tuple[str, float]]]:
-    """qid -> (docno, score), best first. As in trec_eval, ranks count for nothing, and a larger docno wins a tie."""
+    """qid -> (docno, score), best first. As in trec_eval, ranks are ignored, and a larger docno wins a tie."""
     run: dict[str, dict[str, float]] = {}
-    for place, (qid, _, docno, _, score, _) in columns(Path(path), 6, "qid, Q0, docno, rank, score, tag"):
+    for number, line in read_lines(str(path)):
+        place, words = f"{path}, line {number}", line.split()
+        check_columns(place, words, ("qid", "Q0", "docno", "rank", "score", "tag"))
+        qid, _, docno, _, score, _ = words
         hits = run.setdefault(qid, {})
         if docno in hits:
             raise SecateursError(f"{place}: {docno!r} is in the ranking of {qid!r} twice")
@@ -34,13 +38,13 @@ def read_run(path: str | Path) -> dict[str, list[tuple[str, float]]]:
 def write_run(path: Path, rankings: Iterable[tuple[str, Hits]]) -> None:
     """(qid, hits) pairs to a file, which is written whole or not at all."""
 
-    def write(beside: Path) -> None:
-        with beside.open("w", encoding="utf-8", newline="\n") as file:
+    def write(new: Path) -> None:
+        with new.open("w", encoding="utf-8", newline="\n") as file:
             for qid, hits in rankings:
                 for rank, (docno, score) in enumerate(hits, start=1):
                     file.write(trec_line(qid, docno, rank, score) + "\n")
 
-    replace_file(path, write)
+    write_atomically(path, write)
 
 
 def run_files(folder: Path, labels: Sequence[str]) -> list[Path]:

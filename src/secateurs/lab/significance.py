@@ -1,4 +1,4 @@
-"""Does a setting differ from the baseline, or did the queries just fall that way?
+"""Whether a setting differs significantly from the baseline.
 
 As in the paper: a paired t-test over the queries, against one named baseline, corrected for the number of settings
 that are compared with it. Each measure is a family of its own.
@@ -16,7 +16,7 @@ from ..errors import UsageError, require
 
 CORRECTIONS = ("bonferroni", "holm", "none")
 LEVEL = 0.05
-_TIE = 1e-9  # values of a measure closer than that are the same
+_TIE = 1e-9  # values of a measure that are closer than this are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +40,18 @@ def compare(
     level: float = LEVEL,
 ) -> list[Comparison]:
     """Each of the settings' values, one per query, against the baseline's values of the same queries."""
-    for one in (*values, baseline):
-        if np.shape(one) != np.shape(baseline) or np.ndim(one) != 1 or not np.size(one):
+    for given in (*values, baseline):
+        if np.shape(given) != np.shape(baseline) or np.ndim(given) != 1 or not np.size(given):
             raise UsageError(
-                f"one number for each of the same queries, please: shapes {np.shape(one)} and {np.shape(baseline)}"
+                "give one number for each query, of the same queries as the baseline: "
+                f"shapes {np.shape(given)} and {np.shape(baseline)}"
             )
-        if not np.isfinite(one).all():
+        if not np.isfinite(given).all():
             raise UsageError("a value that is not a number cannot be compared: leave the query out of all settings")
-    differences = [np.asarray(one, dtype=float) - np.asarray(baseline, dtype=float) for one in values]
-    tests = [_paired_t_test(difference, level) for difference in differences]
+    reference = np.asarray(baseline, dtype=float)
+    settings = [np.asarray(given, dtype=float) for given in values]
+    differences = [given - reference for given in settings]
+    tests = [_paired_t_test(given, reference, level) for given in settings]
     p_values = correct([p for p, _, _ in tests], correction)
     return [
         Comparison(
@@ -66,10 +69,10 @@ def compare(
 
 
 def correct(p_values: Sequence[float], correction: str) -> list[float]:
-    """P-values for so many comparisons at once.
+    """P-values corrected for the number of comparisons.
 
-    bonferroni multiplies each by their number. holm does so for the smallest, multiplies the next by one less, and so
-    on, never letting a larger p-value overtake a smaller one: as safe, and it finds more.
+    bonferroni multiplies each by that number n. holm multiplies the i-th smallest by n - i + 1, and gives each at least
+    the value of the one before it: it controls the same error rate, and finds at least as much.
     """
     check_correction(correction)
     count = len(p_values)
@@ -89,19 +92,21 @@ def check_correction(name: str) -> None:
         raise UsageError(f"correction is one of {', '.join(CORRECTIONS)}, not {name!r}")
 
 
-def _paired_t_test(difference: NDArray[np.float64], level: float) -> tuple[float, float | None, float | None]:
+def _paired_t_test(
+    values: NDArray[np.float64], baseline: NDArray[np.float64], level: float
+) -> tuple[float, float | None, float | None]:
     """P-value and confidence interval of the mean difference.
 
-    Where all differences are the same, t would be infinite, even with two queries. There the p-value is that of
-    chance alone choosing each query's sign: 1 with one query, 1/2 with two, 1/4 with three.
+    Where all differences are the same, t would be infinite, even with two queries. There the p-value is that of the
+    sign test: the probability that the signs of all queries agree by chance, 1 with one query, 1/2 with two, 1/4 with
+    three.
     """
-    stats = require("scipy.stats", "lab")
+    difference = values - baseline
     mean, count = float(difference.mean()), len(difference)
     if count > 1 and np.abs(difference).max() <= _TIE:
         return 1.0, mean, mean
     if np.ptp(difference) <= _TIE:
         return 2.0 ** (1 - count), None, None
-    error = float(difference.std(ddof=1)) / np.sqrt(count)
-    p_value = float(2 * stats.t.sf(abs(mean) / error, count - 1))
-    reach = float(stats.t.ppf(1 - level / 2, count - 1)) * error
-    return p_value, mean - reach, mean + reach
+    test = require("scipy.stats", "lab").ttest_rel(values, baseline)
+    low, high = test.confidence_interval(1 - level)
+    return float(test.pvalue), float(low), float(high)

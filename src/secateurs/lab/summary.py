@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError
-from .results import Results
+from ..storage.files import write_atomically
+from .results import Results, write_csv
 from .significance import Comparison, compare
 
 COUNTS = ("query_embeddings", "embeddings_kept", "documents_gathered", "documents_scored", "relevant_scored")
@@ -20,9 +22,9 @@ def summarise(results: Results, baseline: str | None = None, correction: str | N
 
     For a measure M there are M (its mean), M difference, M low and M high (the 95% confidence interval of the
     difference), M p (corrected), M significant, M won, M lost and M tied (numbers of queries). `saved` is the share of
-    the baseline's scored documents that are not scored, `speed_up` the median over the queries of the baseline's time
-    divided by the setting's. Each stage's milliseconds have a mean and percentiles too. used_* is what a setting that
-    was left open became.
+    the baseline's scored documents that the setting does not score. `speed_up` is the median over the queries of the
+    baseline's time divided by the setting's. Each stage's milliseconds have a mean and percentiles too. used_* is the
+    value of a setting that was left open.
     """
     reference = baseline_of(results, baseline)
     compared = comparisons(results, reference, correction)
@@ -40,7 +42,7 @@ def summarise(results: Results, baseline: str | None = None, correction: str | N
         row["speed_up"] = None if np.isnan(ratios).any() else float(np.median(ratios))
         for name in results.columns:
             if name.startswith("used_"):
-                used = {one.get(name) for one in results.of(label)}
+                used = {result.get(name) for result in results.of(label)}
                 row[name] = used.pop() if len(used) == 1 else "varies"
             if name.startswith("milliseconds"):
                 values = results.values(label, name)
@@ -55,8 +57,15 @@ def summarise(results: Results, baseline: str | None = None, correction: str | N
     return rows
 
 
+def save_summary(results: Results, out: str | Path) -> None:
+    """Write the rows of `summarise` to OUT.settings.csv."""
+    rows = summarise(results)
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(Path(f"{out}.settings.csv"), lambda path: write_csv(path, list(rows[0]), rows))
+
+
 def baseline_of(results: Results, baseline: str | None = None) -> str:
-    """The label that a baseline's name means; without one, what the experiment noted, or the fullest setting."""
+    """The label that a baseline's name means; without a name, that of the experiment, or the fullest setting."""
     named = baseline or results.about.get("baseline")
     return results.find(named) if named else results.fullest
 

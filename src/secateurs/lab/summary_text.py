@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .results import Results
@@ -26,15 +26,16 @@ def number(value: float | None, form: str) -> str:
 
 
 def notes(results: Results, baseline: str | None = None, correction: str | None = None) -> list[str]:
-    """What the columns of a summary mean."""
+    """What the columns of a summary mean, and what is missing from the experiment."""
     chosen = correction or results.about.get("correction") or "bonferroni"
     corrected = {"bonferroni": "Bonferroni's correction", "holm": "Holm's correction", "none": "no correction"}[chosen]
     queries = len(results.of(next(iter(results.settings))))
     lacking = [
-        f"{label} has no ranking for {count:,} of the queries: 0 is counted there."
+        f"{label} has no ranking for {count:,} of the queries, which count as 0."
         for label, count in (results.about.get("lacking") or {}).items()
     ]
     return [
+        *_not_there(results.about),
         f"{queries:,} queries. The baseline is {baseline_of(results, baseline)}. "
         f"*: significantly different from it (paired t-test, p < 0.05, {corrected}).",
         "scored: documents scored exactly, mean per query; relevant: how many of those are relevant; saved: fewer "
@@ -42,3 +43,20 @@ def notes(results: Results, baseline: str | None = None, correction: str | None 
         "the baseline's time divided by the setting's.",
         *lacking,
     ]
+
+
+def _not_there(about: Mapping[str, Any]) -> list[str]:
+    """What the judgements, the queries and the index do not share; older results have not counted it."""
+    lines = []
+    if about.get("judged_documents_not_in_index"):
+        missing, judged = about["judged_documents_not_in_index"], about["judged_documents"]
+        relevant = about["relevant_documents_not_in_index"]
+        lines.append(
+            f"Judged documents that are not in the index, so that it cannot find them: {missing:,} of {judged:,}, "
+            f"{relevant:,} of them relevant."
+        )
+    if about.get("judged_qids_without_query"):
+        lines.append(f"Judged qids that are not among the queries: {about['judged_qids_without_query']:,}.")
+    if about.get("unjudged_queries"):
+        lines.append(f"Queries without a judgement, which are left out: {about['unjudged_queries']:,}.")
+    return lines

@@ -1,14 +1,14 @@
 """Words to settings: `p=1:32` and `order=first,icf` become every combination of the two.
 
-Every search setting can be swept: the fields of SearchSettings are the names, so that a setting added there is known
-here.
+Every search setting but `partial` can be swept: the names are the fields of SearchSettings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from itertools import product
+from math import prod
 from typing import Any
 
 from ..errors import UsageError
@@ -17,24 +17,44 @@ from ..records import SearchSettings
 DEPTH = 1000  # hits per query, as in the paper: AP and R@1000 look that deep
 _MOST_SETTINGS = 10_000
 _FREE_TEXT = ("where",)  # a condition may have commas and colons in it
-_NAMES = tuple(field.name for field in fields(SearchSettings) if field.name != "partial")  # what is measured is whole
+_NAMES = tuple(
+    field.name for field in fields(SearchSettings) if field.name != "partial"
+)  # an experiment is never partial
 
 
-def sweep(*texts: str, k: int = DEPTH) -> list[SearchSettings]:
-    """Every combination of what the texts name: sweep("p=1:32", "order=first,icf")."""
+def sweep(*texts: str, k: int = DEPTH) -> dict[str, SearchSettings]:
+    """Every combination of what the texts name, by its name: sweep("p=1:32", "order=first,icf").
+
+    A name says all that was swept, also what has a single value; without any text there is one combination, "default".
+    """
     values: dict[str, list[Any]] = {}
     for text in texts:
         name, choices = parse_sweep(text)
         if name in values:
             raise UsageError(f"{name} is swept twice: write  {name}=A,B,C")
         values[name] = choices
-    values = {"k": [k]} | values
-    count = 1
-    for choices in values.values():
-        count *= len(choices)
+    count = prod(len(choices) for choices in values.values())
     if count > _MOST_SETTINGS:
         raise UsageError(f"that would be {count:,} settings: sweep less at once")
-    return [SearchSettings(**dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())]
+    combinations = [dict(zip(values, chosen, strict=True)) for chosen in product(*values.values())]
+    return {name_of(chosen): SearchSettings(**{"k": k, **chosen}) for chosen in combinations}
+
+
+def add_rows(settings: Mapping[str, SearchSettings], texts: Iterable[str], k: int = DEPTH) -> dict[str, SearchSettings]:
+    """The settings and one more for each text, such as "gather=exhaustive p=all", which is also its name."""
+    rows = dict(settings)
+    for text in texts:
+        chosen = parse_settings(text)
+        name = name_of(chosen)
+        if name in rows:
+            raise UsageError(f"two settings are the same: {name}")
+        rows[name] = SearchSettings(**{"k": k, **chosen})
+    return rows
+
+
+def name_of(chosen: Mapping[str, Any]) -> str:
+    """Settings as they are written on the command line."""
+    return " ".join(f"{name}={plain_word(name, value)}" for name, value in chosen.items()) or "default"
 
 
 def parse_sweep(text: str) -> tuple[str, list[Any]]:
@@ -55,16 +75,16 @@ def parse_sweep(text: str) -> tuple[str, list[Any]]:
 
 
 def parse_settings(text: str) -> dict[str, Any]:
-    """One value for each name: "gather=exhaustive p=all"."""
+    """The settings that a text such as "gather=exhaustive p=all" names, one value for each name."""
     given: dict[str, Any] = {}
-    text, condition, where = text.partition("where=")  # a condition has spaces in it, so it comes last
-    if condition:
-        given["where"] = where.strip()
-    for word in text.split():
+    words, condition, where = text.partition("where=")  # a condition has spaces in it, so it comes last
+    for word in words.split():
         name, values = parse_sweep(word)
         if len(values) != 1 or name in given:
             raise UsageError(f"{text!r}: one value for each name here, such as  gather=exhaustive p=all")
         given[name] = values[0]
+    if condition:
+        given["where"] = where.strip()
     if not given:
         raise UsageError("settings are NAME=VALUE, such as  gather=exhaustive p=all")
     return given
@@ -87,7 +107,7 @@ def parse_value(name: str, word: str) -> Any:
 
 
 def plain(settings: SearchSettings) -> dict[str, str | int | None]:
-    """The settings as a table holds them, in the words of the command line; None is left to the effort."""
+    """The settings as a table holds them, in the words of the command line; None is decided by the effort."""
     return {
         name: value if name != "p" and (value is None or isinstance(value, int)) else plain_word(name, value)
         for name, value in ((name, getattr(settings, name)) for name in _NAMES)
@@ -95,20 +115,34 @@ def plain(settings: SearchSettings) -> dict[str, str | int | None]:
 
 
 def plain_word(name: str, value: Any) -> str:
-    """A setting's value as one writes it."""
+    """A setting's value as it is written on the command line."""
     if value is None:
         return "all" if name == "p" else "auto"
     return getattr(value, "__name__", None) or str(value)
 
 
-def labels(settings: Sequence[Mapping[str, str | int | None]]) -> list[str]:
-    """A name for each of the settings: what it does not share with all the others."""
-    varied = [name for name in settings[0] if len({one[name] for one in settings}) > 1] if settings else []
-    made = [" ".join(f"{name}={plain_word(name, one[name])}" for name in varied) or "default" for one in settings]
-    for label in made:
-        if made.count(label) > 1:
-            raise UsageError(f"two settings are the same: {label}")
-    return made
+def named(settings: Mapping[str, SearchSettings] | Sequence[SearchSettings]) -> dict[str, SearchSettings]:
+    """Settings by their names. Settings without names are named by all in which one of them is not the default.
+
+    The depth k is part of a name only where it differs from one of the settings to another.
+    """
+    if isinstance(settings, Mapping):
+        rows = dict(settings)
+    else:
+        described = [plain(given) for given in settings]
+        default = plain(SearchSettings(k=settings[0].k)) if settings else {}
+        names = [name for name in default if any(given[name] != default[name] for given in described)]
+        rows = {}
+        for given, words in zip(settings, described, strict=True):
+            name = name_of({name: words[name] for name in names})
+            if name in rows:
+                raise UsageError(f"two settings are the same: {name}")
+            rows[name] = given
+    first_name: dict[SearchSettings, str] = {}
+    for name, given in rows.items():
+        if first_name.setdefault(given, name) != name:
+            raise UsageError(f"two settings are the same: {first_name[given]} and {name}")
+    return rows
 
 
 def _range(name: str, word: str) -> list[int]:

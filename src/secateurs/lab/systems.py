@@ -1,6 +1,6 @@
-"""What a row of an experiment is: an index under some settings, a run file, or a baseline (baselines.py).
+"""A row of an experiment is a system: the index under given settings, a run file, or a baseline (baselines.py).
 
-They all answer the same question, a query at a time, and tell what it took.
+Each searches a query at a time, and says what documents and time that took.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from ..records import EncodedText, SearchSettings
 from .measures import Hits
 from .sweeps import plain, plain_word
 
-UNCOUNTED = ("encode", "fetch")  # queries are encoded once; a thousand texts are fetched because an evaluation is deep
+# Stages that `milliseconds` leaves out: queries are encoded once, and only an evaluation fetches a thousand texts.
+UNCOUNTED_STAGES = ("encode", "fetch")
 
-_LEFT_OPEN = ("p", "gather", "nprobe", "candidates")  # effort.py decides these
+_DECIDED_BY_EFFORT = ("p", "gather", "nprobe", "candidates")  # where they are left open: see effort.py
 
 Settings = Mapping[str, str | int | None]
 
@@ -26,12 +27,12 @@ Settings = Mapping[str, str | int | None]
 class Query:
     qid: str
     text: str
-    encoded: EncodedText  # once, for all systems
+    encoded: EncodedText  # encoded once, for all systems
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One query's ranking, and what it took. None where a system does not tell."""
+    """The ranking of a query, and what it took. None where a system does not say."""
 
     hits: Hits
     gathered: int | None = None  # documents found
@@ -40,27 +41,27 @@ class Outcome:
     embeddings_kept: int | None = None
     kept: tuple[str, ...] = ()  # the tokens that gathered, most important first
     milliseconds: Mapping[str, float] = field(default_factory=dict)  # stage -> time
-    used: Mapping[str, str | int | None] = field(default_factory=dict)  # what settings that were left open became
+    used: Mapping[str, str | int | None] = field(default_factory=dict)  # the values of settings that were left open
 
 
 class System(Protocol):
     @property
     def name(self) -> str:
-        """What it is: secateurs, bm25, run, ..."""
+        """The kind of system: secateurs, bm25, run, ..."""
 
     @property
     def label(self) -> str:
-        """What its row is called: no two rows of an experiment have the same."""
+        """The name of its row. No two rows of an experiment have the same."""
 
     @property
     def settings(self) -> Settings: ...
 
     def search(self, query: Query, relevant: set[str]) -> Outcome:
-        """Search, timed; then look, untimed, how many of the relevant documents were scored."""
+        """Search, timed; then count, untimed, how many of the relevant documents were scored."""
 
 
 class IndexSystem:
-    """The index under some settings."""
+    """The index under given settings."""
 
     name = "secateurs"
 
@@ -83,7 +84,7 @@ class IndexSystem:
             embeddings_kept=stats.embeddings_kept,
             kept=tuple(self._index.token_text(token) for token in tokens),
             milliseconds={stage: spent for stage, spent in stats.milliseconds.items() if stage != "encode"},
-            used={name: plain_word(name, getattr(ranking.plan, name)) for name in _LEFT_OPEN},
+            used={name: plain_word(name, getattr(ranking.plan, name)) for name in _DECIDED_BY_EFFORT},
         )
 
     def _relevant_scored(self, query: Query, hits: Hits, scored: int, relevant: set[str]) -> int:
@@ -95,7 +96,7 @@ class IndexSystem:
 
 
 class RunSystem:
-    """Rankings that somebody else made."""
+    """Rankings that were read from a file."""
 
     name = "run"
 
@@ -105,7 +106,7 @@ class RunSystem:
         self._run = run
 
     def lacks(self, qids: Iterable[str]) -> int:
-        """How many of these queries it has no ranking for; if it is all of them, it is a run of something else."""
+        """How many of these queries the run has no ranking for; an error if it has none of them."""
         lacking = [qid not in self._run for qid in qids]
         if all(lacking):
             raise SecateursError(f"the run {self.label} has none of the queries: is it of another collection?")

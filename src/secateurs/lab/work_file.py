@@ -1,7 +1,7 @@
-"""The work file: what an experiment has measured so far, so that a second start goes on where the first was stopped.
+"""The work file: what an experiment has measured so far, so that the same command can go on after a stop.
 
-A line of JSON says which experiment it is; then comes one line per query and setting, as soon as it is measured. A
-process that is killed leaves at most its last line unfinished, and that one is measured again.
+The first line, in JSON, describes the experiment. Then comes a line for each query and setting, as soon as it is
+measured. A process that is killed leaves at most its last line unfinished: that search is measured again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, str]  # setting, qid
 
 
 class WorkFile:
-    """Use it in a `with`; `done` holds what an earlier start has measured."""
+    """Use it in a `with`; `done` holds the records that are in the file."""
 
     def __init__(self, path: Path, experiment: Mapping[str, Any]) -> None:
         self.path = path
@@ -52,23 +52,23 @@ class WorkFile:
         self._file.close()
 
     def _read(self) -> int:
-        """The bytes of whole lines that are there; what follows the last line end was cut off by a kill."""
+        """The number of bytes of whole lines; an unfinished line after them is ignored."""
         self._file.seek(0)
         content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._file.seek(len(whole))
-        lines = self._parsed(whole)
+        whole_lines = content[: content.rfind(b"\n") + 1]
+        self._file.seek(len(whole_lines))
+        lines = self._parsed(whole_lines)
         experiment = next(lines, None)
         if experiment is None:
             return 0
         if experiment != self._experiment:
             raise SecateursError(
                 f"{self.path} holds the unfinished work of another experiment (other {self._differences(experiment)}): "
-                "give the command that began it to go on, or another --out, or delete the file to begin again"
+                "repeat the command that began it, or choose another --out, or delete the file to begin again"
             )
         for record in lines:
             self.done[record["setting"], record["qid"]] = record
-        return len(whole)
+        return len(whole_lines)
 
     def _parsed(self, content: bytes) -> Iterator[dict[str, Any]]:
         for number, line in enumerate(content.splitlines(), start=1):
@@ -89,11 +89,11 @@ class WorkFile:
     def _write(self, value: Mapping[str, Any]) -> None:
         line = json.dumps(value, ensure_ascii=False, default=as_json)
         self._file.write(line.encode("utf-8", "backslashreplace") + b"\n")
-        self._file.flush()  # the system has it now, whatever happens to this process
+        self._file.flush()  # the operating system has it now, even if this process is killed
 
 
 def as_json(value: Any) -> Any:
-    """What a system of somebody's own may give, as JSON can hold it: a NumPy number is a number, the rest is text."""
+    """A value that a user's system gave, as JSON can hold it: NumPy numbers are numbers, other objects are text."""
     if value is None or isinstance(value, str | int | float):
         return value
     return value.item() if isinstance(value, np.generic) else str(value)

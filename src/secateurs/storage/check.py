@@ -1,4 +1,4 @@
-"""Is everything as it was written, and do the parts agree with each other?"""
+"""Whether every byte of an index is as it was written, and whether its parts agree with each other."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from .snapshot import Snapshot
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Raise at the first thing that is not as it should be."""
-    if snapshot.manifest.format_version >= 3:
-        Manifest.read(snapshot.path, MANIFEST_COPY)
+    """Raise at the first problem."""
+    Manifest.read(snapshot.path, MANIFEST_COPY)
     check_files(snapshot.codebook.folder, snapshot.codebook.record.files, every_byte=True)
     for record, segment in zip(snapshot.manifest.segments, snapshot.segments, strict=True):
         check_segment(snapshot, record, segment)

@@ -1,10 +1,9 @@
-"""Every byte of an index has a checksum, and is compared with it before it can matter."""
+"""Every byte of an index has a checksum, and is compared with it before an answer is made from it."""
 
 from __future__ import annotations
 
 import os
 import zlib
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,36 @@ from numpy.typing import NDArray
 
 from ..errors import DamagedIndexError, SecateursError
 from ..kernels.checked_blocks import all_checked
-from .file_names import CELLS_OF_EMBEDDINGS, CENTROIDS, FILES_OF, GROUPS
+from .file_names import (
+    CELL_CENTROIDS,
+    CELL_DOCUMENTS,
+    CELL_GROUPS,
+    CELL_OFFSETS,
+    DOCUMENTS,
+    EMBEDDING_CELLS,
+    EMBEDDINGS,
+    FAISS,
+    TOKEN_IDS,
+    TOKEN_KINDS,
+)
 from .files import REMEDY, open_array, sync_folder
 from .manifest import Files
 
-BLOCK_ROWS = 64  # about a document: what a search reads is what it checks
+BLOCK_ROWS = 64  # of embeddings, about a document: a search checks little more than it reads
+TOKEN_BLOCK_ROWS = 4096  # of token ids: 16 KiB
 _CHUNK = 1 << 20
 _CHECKED_WHEN_USED = frozenset(
     {
-        "embeddings.npy",
-        "token_ids.npy",
-        "token_kinds.npy",
-        "documents.sqlite",
-        CELLS_OF_EMBEDDINGS,
-        CENTROIDS,
-        GROUPS,
-        *chain(*FILES_OF.values()),
+        EMBEDDINGS,
+        TOKEN_IDS,
+        TOKEN_KINDS,
+        DOCUMENTS,
+        EMBEDDING_CELLS,
+        CELL_CENTROIDS,
+        CELL_GROUPS,
+        CELL_OFFSETS,
+        CELL_DOCUMENTS,
+        FAISS,
     }
 )
 
@@ -68,15 +81,17 @@ def check_bytes(folder: Path, files: Files, name: str) -> None:
         raise DamagedIndexError(f"{folder / name} was altered (checksum differs): {REMEDY}")
 
 
-def block_checksums(rows: NDArray[Any]) -> NDArray[np.uint32]:
-    starts = range(0, len(rows), BLOCK_ROWS)
-    return np.array([zlib.crc32(rows[start : start + BLOCK_ROWS].data) for start in starts], dtype=np.uint32)
+def block_checksums(rows: NDArray[Any], block_rows: int) -> NDArray[np.uint32]:
+    starts = range(0, len(rows), block_rows)
+    return np.array([zlib.crc32(rows[start : start + block_rows].data) for start in starts], dtype=np.uint32)
 
 
 class CheckedRows:
-    """Embeddings on disk whose blocks are checked the first time they are about to be read."""
+    """An array on disk whose blocks are checked the first time they are about to be read."""
 
-    def __init__(self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, dtype: str) -> None:
+    def __init__(
+        self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, dtype: type[np.generic]
+    ) -> None:
         self.rows = open_array(path)
         if len(self.rows) != count or self.rows.dtype != dtype:  # no block covers the file's header
             raise DamagedIndexError(f"{path} was altered (in its header): {REMEDY}")

@@ -2,83 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.probing import Centroids, group_cells
 from .checksums import check_bytes, check_files, describe_files
-from .codecs.stores import Int8Store
-from .file_names import CENTROIDS, GROUPS
+from .file_names import CELL_CENTROIDS, CELL_GROUPS, CENTRE, LEVELS
 from .files import new_folder_name, open_array
 from .locks import Hold
-from .manifest import CODEBOOKS, CodebookRecord, Manifest, codebook_folder
+from .manifest import CODEBOOKS, CodebookRecord
+from .rounding import Int8Store
 
 
-class Learnt(NamedTuple):
-    """A codebook as it is made, before it is on disk."""
+class CodebookContent(NamedTuple):
+    """A codebook in memory."""
 
-    embeddings: int  # learnt from so many
+    embeddings: int  # that it was learnt from
     int8: Int8Store | None = None  # None where nothing is int8: float16 without cells
-    centroids: NDArray[np.int8] | None = None
-    levels: NDArray[np.int8] | None = None
-    spread: float = 0.0
+    centroids: NDArray[np.int8] | None = None  # (cells, width)
+    levels: NDArray[np.int8] | None = None  # (16,), store residual4
+    spread: float = 0.0  # see CodebookRecord
 
     def write(self, folder: Path) -> CodebookRecord:
-        """Into the folder of an index that is being made or changed."""
+        """Into a new folder of the index at `folder`."""
         name = new_folder_name()
         target = folder / CODEBOOKS / name
         target.mkdir(parents=True)
         if self.int8 is not None:
-            np.save(target / "centre.npy", self.int8.centre)
+            np.save(target / CENTRE, self.int8.centre)
         if self.centroids is not None:
-            np.save(target / CENTROIDS, self.centroids)
+            np.save(target / CELL_CENTROIDS, self.centroids)
             groups = group_cells(self.centroids)
             if groups is not None:
-                np.save(target / GROUPS, groups)
+                np.save(target / CELL_GROUPS, groups)
         if self.levels is not None:
-            np.save(target / "levels.npy", self.levels)
+            np.save(target / LEVELS, self.levels)
         step = self.int8.step if self.int8 is not None else None
         return CodebookRecord(name, self.embeddings, step, self.spread, describe_files(target))
+
+    @classmethod
+    def read(cls, folder: Path, record: CodebookRecord, names: Collection[str]) -> CodebookContent:
+        """Only the files of these names."""
+        arrays = {name: open_array(folder / name) for name in names}
+        int8 = Int8Store(arrays[CENTRE], record.step) if CENTRE in arrays and record.step is not None else None
+        return cls(record.embeddings, int8, arrays.get(CELL_CENTROIDS), arrays.get(LEVELS), record.spread)
 
 
 class Codebook:
     """A codebook on disk, opened."""
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder = codebook_folder(folder, manifest)
-        self.record = manifest.codebook
+    def __init__(self, folder: Path, record: CodebookRecord) -> None:
+        """`folder` is that of the index."""
+        self.folder = folder / CODEBOOKS / record.name
+        self.record = record
         self._hold = Hold(self.folder)
         check_files(self.folder, self.record.files)
-        centre = self._array("centre.npy")
-        self.int8 = None
-        if centre is not None and self.record.step is not None:
-            self.int8 = Int8Store(centre, self.record.step)
-        self.levels = self._array("levels.npy")
+        checked = [name for name in (CENTRE, LEVELS) if name in record.files]
+        content = CodebookContent.read(self.folder, record, checked)
+        self.int8, self.levels = content.int8, content.levels
 
     @cached_property
     def centroids(self) -> NDArray[np.int8] | None:
         """(cells, width), or None if there are none."""
-        return self._checked(CENTROIDS)
+        return self._checked(CELL_CENTROIDS)
 
     @cached_property
     def cells(self) -> Centroids:
         assert self.centroids is not None
-        return Centroids(self.centroids, self._checked(GROUPS))
+        return Centroids(self.centroids, self._checked(CELL_GROUPS))
 
-    def learnt(self) -> Learnt:
-        return Learnt(self.record.embeddings, self.int8, self.centroids, self.levels, self.record.spread)
+    def content(self) -> CodebookContent:
+        return CodebookContent(self.record.embeddings, self.int8, self.centroids, self.levels, self.record.spread)
 
     def _checked(self, name: str) -> NDArray[Any] | None:
-        """An array that is not checked when the codebook is opened."""
-        if name in self.record.files:
-            check_bytes(self.folder, self.record.files, name)
-        return self._array(name)
-
-    def _array(self, name: str) -> NDArray[Any] | None:
+        """An array that is not checked when the codebook is opened; None if the codebook has no such file."""
         if name not in self.record.files:
             return None
+        check_bytes(self.folder, self.record.files, name)
         return open_array(self.folder / name)
+
+
+AnyCodebook: TypeAlias = Codebook | CodebookContent  # both have int8, centroids and levels

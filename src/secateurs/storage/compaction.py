@@ -2,23 +2,23 @@
 
 Every `add` makes a segment, and many small ones make a search slow: four segments of about one size become one
 (sizes count in powers of four, so a document is copied a few times in its life). A segment of which a third is
-deleted is copied without what is gone. In both cases rows and cells are copied as they are.
+deleted is copied without the deleted documents. In both cases rows and cells are copied as they are.
 
-The codebook is learnt again, from everything that is left, when it no longer fits:
+The codebook is learnt again, from all live embeddings, when it no longer fits:
 - there are four times as many embeddings as it was learnt from, or an eighth of them: it has half or three times the
   cells that it should have;
-- embeddings lie half as far again from their cells as others of those that it was learnt from would: they are of
-  another kind.
+- the mean squared distance of embeddings from their cells is 1.5 times what it was for those that it was learnt from:
+  the new embeddings are of another kind.
 
 What is added may not fit the int8 scale, which was made for all but one value in ten thousand. If more than five in ten
 thousand of all would be cut off, everything is rewritten on a new scale, and the new embeddings are not cut off first.
 
-`compact()` does all of this at once, whatever the state.
+`compact()` rewrites everything as one segment with a new codebook, whatever the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,15 @@ from ..progress import progress_bar
 from ..records import Document, EncodedText
 from . import cell_lists
 from .cell_lists import CellLists
-from .checksums import BLOCK_ROWS, describe_files
-from .codecs.stores import Residuals
+from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .documents import DocumentWriter
-from .file_names import CELLS_OF_EMBEDDINGS
+from .file_names import DOCUMENTS
 from .files import new_array
+from .indexing import write_segment
 from .manifest import Manifest, SegmentRecord, widest
-from .rows import are_of_unit_length
-from .segment_writer import Made, Recipe, finish_rows, write_segment, write_tokens
+from .recipe import Recipe
+from .segment_files import write_checksums_and_faiss, write_tokens
+from .segment_writer import NewSegment
 from .segments import Segment, rows_of
 from .snapshot import Snapshot
 
@@ -48,6 +49,7 @@ _FARTHER = 1.5
 _DEAD = 3  # one embedding in so many
 _CLIPPED = 0.0005
 _DOCUMENTS_PER_BLOCK = 512
+_ROWS_PER_BLOCK = 1 << 16
 
 
 def has_outgrown(manifest: Manifest) -> bool:
@@ -60,11 +62,11 @@ def has_outgrown(manifest: Manifest) -> bool:
     if live > _GROWN * book.embeddings or live * _SHRUNK < book.embeddings:
         return True
     spread = sum(record.spread * record.live_embeddings for record in records) / live
-    return book.spread > 0 and spread > _FARTHER * book.spread  # older versions did not measure it
+    return book.spread > 0 and spread > _FARTHER * book.spread  # without cells both are 0
 
 
 def clips_too_much(manifest: Manifest, embeddings: int, clipped: float) -> bool:
-    """Whether so many more embeddings, with that share of their values cut off, would be too much for the scale."""
+    """Whether the scale would cut off too much, with so many more embeddings and that share of their values cut off."""
     parts = [(record.live_embeddings, record.clipped) for record in manifest.segments] + [(embeddings, clipped)]
     return sum(count * share for count, share in parts) > _CLIPPED * max(sum(count for count, _ in parts), 1)
 
@@ -86,25 +88,24 @@ def to_merge(manifest: Manifest) -> list[str]:
 
 
 def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 0) -> Iterator[Document]:
-    """Every document that is not deleted, but the first `skip`, with its embeddings as they are stored, in order."""
+    """Every live document but the first `skip`, with its embeddings as they are stored, in order."""
     for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False):
         numbers = np.setdiff1d(_live(snapshot, first, segment), np.array(without, dtype=np.int64) - first)
         skipped = min(skip, len(numbers))
         numbers, skip = numbers[skipped:], skip - skipped
-        cut = segment.documents.cut()
         for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
-            some = numbers[start : start + _DOCUMENTS_PER_BLOCK]
-            rows, offsets = rows_of(segment.offsets, some)
-            segment.embeddings.check(segment.offsets[some], segment.offsets[some + 1])
+            block = numbers[start : start + _DOCUMENTS_PER_BLOCK]
+            rows, offsets = rows_of(segment.offsets, block)
+            segment.embeddings.check(segment.offsets[block], segment.offsets[block + 1])
             embeddings = snapshot.store.decode(segment.rows[rows])
             ids, kinds = segment.token_ids[rows], segment.token_kinds[rows]
-            for i, stored in enumerate(segment.documents.get(some.tolist())):
-                own = slice(offsets[i], offsets[i + 1])
-                encoded = EncodedText(embeddings[own], ids[own], kinds[own], cut.get(int(some[i]), 0))
+            for i, (stored, cut) in enumerate(segment.documents.get_with_cut(block.tolist())):
+                part = slice(offsets[i], offsets[i + 1])  # the rows of this document
+                encoded = EncodedText(embeddings[part], ids[part], kinds[part], cut)
                 yield Document(stored.docno, stored.text, stored.metadata, encoded)
 
 
-def rewrite(folder: Path, snapshot: Snapshot, recipe: Recipe, progress: bool | None) -> Made:
+def rewrite(folder: Path, snapshot: Snapshot, recipe: Recipe, progress: bool | None) -> NewSegment:
     """All live documents as one segment with a new codebook.
 
     Rows keep their int8 scale, and so their bytes, if that is about what it would be now: rounding again to another
@@ -119,13 +120,13 @@ def rewrite(folder: Path, snapshot: Snapshot, recipe: Recipe, progress: bool | N
         total=len(snapshot),
         progress=progress,
         int8=snapshot.codebook.int8,
-        unit=all(record.unit for record in manifest.segments) if manifest.format_version >= 3 else None,
+        unit=all(record.unit for record in manifest.segments),
         dim=manifest.dim,
     )
 
 
-def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe, progress: bool | None) -> Made:
-    """The live documents of some segments as one, under the same codebook: everything is copied."""
+def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe, progress: bool | None) -> NewSegment:
+    """The live documents of the named segments as one segment, under the same codebook: everything is copied."""
     chosen = [
         (segment, _live(snapshot, first, segment))
         for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False)
@@ -136,40 +137,25 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
     parts = [(segment, *rows_of(segment.offsets, numbers)) for segment, numbers in chosen]
     lengths = [np.diff(offsets) for _, _, offsets in parts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
-    total = int(offsets[-1])
     write_tokens(
         folder,
         offsets,
         np.concatenate([segment.token_ids[rows] for segment, rows, _ in parts]),
         np.concatenate([segment.token_kinds[rows] for segment, rows, _ in parts]),
     )
-    book = snapshot.codebook
-    kept = new_array(folder / "embeddings.npy", *_like(snapshot, total))
-    at = 0
-    with progress_bar("copying embeddings", total, "embeddings", progress) as advance:
-        for segment, rows, _ in parts:
-            for start in range(0, len(rows), 1 << 16):
-                some = rows[start : start + (1 << 16)]
-                segment.embeddings.check(some, some + 1)
-                kept[at : at + len(some)] = segment.embeddings.rows[some]
-                at += len(some)
-                advance(len(some))
-    stored: Any = kept
-    if recipe.store == "residual4":
-        homes = new_array(folder / CELLS_OF_EMBEDDINGS, np.uint32, (total,))
-        homes[:] = np.concatenate([segment.homes[rows] for segment, rows, _ in parts])
-        assert book.centroids is not None
-        assert book.levels is not None
-        stored = Residuals(kept, homes, book.centroids, book.levels, snapshot.manifest.dim)
+    codec, codebook, dim = recipe.codec, snapshot.codebook, snapshot.manifest.dim
+    total = int(offsets[-1])
+    copies = {
+        name: new_array(folder / name, dtype, (total, *shape)) for name, (dtype, shape) in codec.arrays(dim).items()
+    }
+    _copy_rows(copies, [(segment, rows) for segment, rows, _ in parts], progress)
     if recipe.has_cells and total:
-        assert book.centroids is not None
-        cell_lists.join(folder, list(_renumbered(chosen)), len(book.centroids))
+        assert codebook.centroids is not None
+        cell_lists.merge_cell_lists(folder, list(_renumbered(chosen)), len(codebook.centroids))
     records = [segment.record for segment, _ in chosen]
     weights = [len(rows) / max(total, 1) for _, rows, _ in parts]
     unit = all(record.unit for record in records)
-    if snapshot.manifest.format_version < 3:  # which did not say
-        unit = are_of_unit_length(snapshot.store, stored)
-    finish_rows(folder, recipe, offsets, stored, book.int8, unit, progress)
+    write_checksums_and_faiss(folder, recipe, offsets, codec.rows(copies, codebook), codebook, unit, progress)
     record = SegmentRecord(
         name=folder.name,
         documents=len(offsets) - 1,
@@ -177,12 +163,13 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
         cut_documents=cut,
         files=describe_files(folder),
         block_rows=BLOCK_ROWS,
+        token_block_rows=TOKEN_BLOCK_ROWS,
         reach=widest(records),
         spread=sum(w * record.spread for w, record in zip(weights, records, strict=True)),
         clipped=sum(w * record.clipped for w, record in zip(weights, records, strict=True)),
         unit=unit,
     )
-    return Made(record, book.learnt(), snapshot.manifest.dim, record.documents)
+    return NewSegment(record, codebook.content(), dim)
 
 
 def _live(snapshot: Snapshot, first: int, segment: Segment) -> NDArray[np.int64]:
@@ -191,11 +178,22 @@ def _live(snapshot: Snapshot, first: int, segment: Segment) -> NDArray[np.int64]
     return np.flatnonzero(snapshot.live[first : first + len(segment)])
 
 
-def _like(snapshot: Snapshot, total: int) -> tuple[np.dtype[np.generic], tuple[int, int]]:
-    store, dim = snapshot.manifest.store, snapshot.manifest.dim
-    if store == "residual4":
-        return np.dtype(np.uint8), (total, -(-dim // 4) * 2)
-    return np.dtype(store), (total, dim)
+def _copy_rows(
+    copies: Mapping[str, NDArray[Any]],
+    parts: Sequence[tuple[Segment, NDArray[np.int64]]],
+    progress: bool | None,
+) -> None:
+    """The given rows of each segment, one segment after the other, into the new arrays."""
+    at = 0
+    with progress_bar("copying embeddings", sum(len(rows) for _, rows in parts), "embeddings", progress) as advance:
+        for segment, rows in parts:
+            for start in range(0, len(rows), _ROWS_PER_BLOCK):
+                block = rows[start : start + _ROWS_PER_BLOCK]
+                segment.embeddings.check(block, block + 1)
+                for name, copy in copies.items():
+                    copy[at : at + len(block)] = segment.arrays[name][block]
+                at += len(block)
+                advance(len(block))
 
 
 def _renumbered(
@@ -203,28 +201,24 @@ def _renumbered(
 ) -> Iterator[tuple[CellLists, NDArray[np.int64]]]:
     first = 0
     for segment, numbers in chosen:
-        renumbered = np.full(len(segment), -1, dtype=np.int64)
-        renumbered[numbers] = np.arange(first, first + len(numbers))
+        new_numbers = np.full(len(segment), -1, dtype=np.int64)
+        new_numbers[numbers] = np.arange(first, first + len(numbers))
         first += len(numbers)
         if segment.record.embeddings:
-            yield segment.lists, renumbered
+            yield segment.lists, new_numbers
 
 
 def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int64]]]) -> int:
     """Into a new database; give how many of them were cut."""
-    writer = DocumentWriter(folder / "documents.sqlite")
-    number, cut_documents = 0, 0
+    writer = DocumentWriter(folder / DOCUMENTS)
+    cut_documents = 0
     try:
         for segment, numbers in chosen:
-            cut = segment.documents.cut()
             for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
-                some = numbers[start : start + _DOCUMENTS_PER_BLOCK].tolist()
-                for own, stored in zip(some, segment.documents.get(some), strict=True):
-                    writer.add(stored.docno, stored.text, stored.metadata)
-                    if own in cut:
-                        writer.mark_cut(number, cut[own])
-                        cut_documents += 1
-                    number += 1
+                block = numbers[start : start + _DOCUMENTS_PER_BLOCK].tolist()
+                for stored, cut in segment.documents.get_with_cut(block):
+                    writer.add(stored.docno, stored.text, stored.metadata, cut)
+                    cut_documents += cut > 0
     finally:
         writer.close()
     return cut_documents

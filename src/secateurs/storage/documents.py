@@ -1,11 +1,12 @@
 """Docnos, texts and metadata of one segment, in SQLite: written once, then only read.
 
     documents   number, docno, text, metadata (JSON), cut (tokens beyond the encoder's limit), checksum of the row
-    keys, facts every value of the metadata, so that a filter finds its documents without reading the others
+    keys        every key of the metadata, also one whose value is null
+    facts       every value of the metadata, so that a filter finds its documents without reading the others
 
 A number in `facts` is a number, a text a text, true and false are one-byte blobs: SQLite orders these three apart. A
 list has one fact per entry; an object inside the metadata has facts under "outer.inner"; both have one more that says
-that they are there.
+that they are there. Null has none.
 """
 
 from __future__ import annotations
@@ -23,13 +24,26 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DamagedIndexError, SecateursError, UsageError
+from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
 
-_IDS_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
+_VALUES_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 _FEW = 100
+_KEY = "(SELECT id FROM keys WHERE key = ?)"
+ROW = "number, docno, text, metadata, cut, checksum"
 
-SOMETHING = b"[]"  # equal to no value that can be asked for
+IS_THERE = b"[]"  # the fact of a list or an object; equal to no value that a filter can compare with
+
+# What a value is, for messages about filters: (a value, several of them)
+NUMBER, TEXT, TRUTH = ("a number", "numbers"), ("a text", "texts"), ("true or false", "true or false")
+NESTED = ("a list or an object", "lists or objects")
+Kind: TypeAlias = tuple[str, str]
+_CONDITIONS = {
+    NUMBER: "value < ''",
+    TEXT: "value >= '' AND value < x''",
+    TRUTH: "value IN (x'00', x'01')",
+    NESTED: "value = x'5b5d'",
+}
 
 Value: TypeAlias = str | int | float | bool
 Stored: TypeAlias = str | int | float | bytes
@@ -51,7 +65,7 @@ class DocumentWriter:
         self._closed = False
         with self._no_room_is_an_error():
             self._connection = sqlite3.connect(path, isolation_level=None)
-            # A segment that is interrupted is thrown away whole, so its database needs no journal of its own.
+            # A segment that is interrupted is removed whole, so its database needs no journal.
             self._connection.execute("PRAGMA journal_mode = OFF")
             self._connection.execute("PRAGMA synchronous = OFF")
             self._connection.executescript(
@@ -72,10 +86,10 @@ class DocumentWriter:
         except sqlite3.Error as error:
             raise SecateursError(f"{self._path} cannot be written ({error})") from error
 
-    def add(self, docno: str, text: str, metadata: Mapping[str, Any]) -> int | None:
+    def add(self, docno: str, text: str, metadata: Mapping[str, Any], cut: int = 0) -> int | None:
         """None, or the number of the earlier document that has this docno already."""
         packed = json.dumps(dict(metadata), ensure_ascii=False)
-        row = (self._count, docno, text, packed, 0, row_checksum(self._count, docno, text, packed))
+        row = (self._count, docno, text, packed, cut, row_checksum(self._count, docno, text, packed, cut))
         with self._no_room_is_an_error():
             try:
                 self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", row)
@@ -84,14 +98,20 @@ class DocumentWriter:
                 return int(found[0])
             facts = {(self._key(key), stored(value)) for key, value in values_of(json.loads(packed))}
             self._connection.executemany(
-                "INSERT INTO facts VALUES (?, ?, ?)", [(key, value, self._count) for key, value in facts]
+                "INSERT INTO facts VALUES (?, ?, ?)",
+                [(key, value, self._count) for key, value in facts if value is not None],
             )
         self._count += 1
         return None
 
-    def mark_cut(self, number: int, tokens: int) -> None:
+    def mark_cut(self, number: int, cut: int) -> None:
         with self._no_room_is_an_error():
-            self._connection.execute("UPDATE documents SET cut = ? WHERE number = ?", (tokens, number))
+            statement = "SELECT docno, text, metadata FROM documents WHERE number = ?"
+            docno, text, packed = self._connection.execute(statement, (number,)).fetchone()
+            checksum = row_checksum(number, docno, text, packed, cut)
+            self._connection.execute(
+                "UPDATE documents SET cut = ?, checksum = ? WHERE number = ?", (cut, checksum, number)
+            )
 
     def _key(self, key: str) -> int:
         if key not in self._keys:
@@ -109,20 +129,26 @@ class DocumentWriter:
                     self._connection.close()
 
 
-def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value | bytes]]:
+def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value | bytes | None]]:
     """The metadata's single values with their keys; of a list or an object also that there is one."""
     for name, value in metadata.items():
         key = f"{outer}{name}"
         if isinstance(value, list | dict):
-            yield key, SOMETHING
+            yield key, IS_THERE
         for single in value if isinstance(value, list) else (value,):
             if isinstance(single, dict):
                 yield from values_of(single, f"{key}.")
-            elif isinstance(single, str | int | float):
+            elif single is None or isinstance(single, str | int | float):
                 yield key, single
 
 
-def stored(value: Value | bytes) -> Stored:
+def kind_of(value: Value) -> Kind:
+    if isinstance(value, bool):
+        return TRUTH
+    return TEXT if isinstance(value, str) else NUMBER
+
+
+def stored(value: Value | bytes | None) -> Stored | None:
     """A value as `facts` holds it. Integers that SQLite has no room for become the nearest float."""
     if isinstance(value, bool):
         return b"\x01" if value else b"\x00"
@@ -135,27 +161,19 @@ def stored(value: Value | bytes) -> Stored:
 
 
 class Documents:
-    """Read-only access, from any number of threads, over one connection.
+    """Read-only access, from any number of threads.
 
     `check` compares the whole file with its checksum, once. It is called before an answer that no checksum of a row
-    can vouch for: that a docno is not there, or which documents have some value.
+    covers: that a docno is not there, or which documents have a value.
     """
 
     def __init__(self, path: Path, check: Callable[[], None]) -> None:
-        try:
-            self._connection = sqlite3.connect(
-                f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
-            )
-            columns = {row[1] for row in self._connection.execute("PRAGMA table_info(documents)")}
-        except sqlite3.Error as error:
-            raise DamagedIndexError(f"{path} cannot be opened ({error}): {REMEDY}") from error
         self._path = path
         self._check = check
         self._checked = False
-        self._has_checksums = "checksum" in columns  # since version 3
-        if not self._has_checksums:
-            self.check()
-        self._lock = threading.Lock()
+        self._rows = _Connection(path)
+        self._facts = _Connection(path)  # of its own, so that no fetch waits for a filter
+        self._rows.all("SELECT 1 FROM documents LIMIT 1")
 
     def check(self) -> None:
         if not self._checked:
@@ -166,83 +184,122 @@ class Documents:
         if len(numbers) <= _FEW:
             return [document.docno for document in self.get(numbers)]
         self.check()  # once, rather than every text each time
-        found = self._select("number, docno", numbers)
-        return [found[number][1] for number in numbers]
+        found = dict(self._select("number, docno", "number", numbers))
+        return [found[number] for number in numbers]
 
     def get(self, numbers: Sequence[int]) -> list[StoredDocument]:
-        checksum = ", checksum" if self._has_checksums else ""
-        found = self._select(f"number, docno, text, metadata{checksum}", numbers)
-        documents = []
-        for number in numbers:
-            try:
-                _, docno, text, packed, *written = found[number]
-                if written and written[0] != row_checksum(number, docno, text, packed):
-                    raise ValueError
-                documents.append(StoredDocument(docno, text, json.loads(packed)))
-            except (KeyError, ValueError, TypeError, AttributeError) as error:
-                raise DamagedIndexError(f"{self._path} was altered (document {number}): {REMEDY}") from error
-        return documents
+        return [document for document, _ in self.get_with_cut(numbers)]
 
-    def number(self, docno: str) -> int | None:
-        """The number of a docno; None, which is certain, if there is no such document."""
-        rows = self._rows("SELECT number FROM documents WHERE docno = ?", (docno,))
-        if not rows:
-            self.check()
-            return None
-        number = int(rows[0][0])
-        if self._has_checksums and self.get([number])[0].docno != docno:
-            raise DamagedIndexError(f"{self._path} was altered (docno {docno!r}): {REMEDY}")
-        return number
+    def get_with_cut(self, numbers: Sequence[int]) -> list[tuple[StoredDocument, int]]:
+        """The documents, each with the number of its tokens beyond the encoder's limit."""
+        found = {row[0]: self._verified(row) for row in self._select(ROW, "number", numbers)}
+        for number in numbers:
+            if number not in found:
+                raise self._altered(f"document {number}")
+        return [found[number] for number in numbers]
 
     def numbers(self, docnos: Sequence[str]) -> dict[str, int]:
-        """Those of the docnos that are there."""
-        self.check()
-        found: dict[str, int] = {}
-        for start in range(0, len(docnos), _IDS_PER_STATEMENT):
-            some = docnos[start : start + _IDS_PER_STATEMENT]
-            marks = ",".join("?" * len(some))
-            found.update(self._rows(f"SELECT docno, number FROM documents WHERE docno IN ({marks})", some))
+        """The numbers of those docnos that are there. That a docno is not there is certain only after `check`."""
+        wanted = {docno for docno in docnos if _is_unicode(docno)}
+        found = {}
+        for row in self._select(ROW, "docno", sorted(wanted)):
+            document, _ = self._verified(row)
+            if document.docno not in wanted:
+                raise self._altered(f"docno {document.docno!r}")
+            found[document.docno] = int(row[0])
         return found
 
     def count(self) -> int:
-        return int(self._rows("SELECT count(*) FROM documents", ())[0][0])
+        return int(self._rows.all("SELECT count(*) FROM documents")[0][0])
 
-    def cut(self) -> dict[int, int]:
-        """Documents that were longer than the encoder takes, and by how many tokens. Versions 1 and 2 do not tell."""
+    def numbers_where(self, condition: str, values: Sequence[Stored | None]) -> NDArray[np.int64]:
+        """Documents with a fact that meets an SQL condition on key and value. Only the values come from the user."""
         self.check()
-        if not self._has_checksums:
-            return {}
-        return dict(self._rows("SELECT number, cut FROM documents WHERE cut > 0", ()))
+        # One text from SQLite, because millions of rows would be millions of Python objects, made under Python's lock.
+        statement = f"SELECT group_concat(number) FROM facts WHERE key = {_KEY} AND {condition}"
+        ((numbers,),) = self._facts.all(statement, values)
+        return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
 
-    def numbers_where(self, condition: str, values: Sequence[Stored]) -> NDArray[np.int64]:
-        """Documents with a fact that meets an SQL condition on key and value. The condition is ours, the values not."""
-        if not self._has_checksums:
-            raise UsageError("where: this index is of a version without filters: compact the index first")
+    def kinds_of(self, key: str) -> frozenset[Kind] | None:
+        """Which kinds of values a key of the metadata has here; None if it is no key here."""
         self.check()
-        statement = f"SELECT number FROM facts WHERE key = (SELECT id FROM keys WHERE key = ?) AND {condition}"
-        return np.array(self._rows(statement, values), dtype=np.int64).reshape(-1)
+        if not self._facts.all("SELECT 1 FROM keys WHERE key = ?", [key]):
+            return None
+        exists = (f"EXISTS (SELECT 1 FROM facts WHERE key = {_KEY} AND {_CONDITIONS[kind]})" for kind in _CONDITIONS)
+        (row,) = self._facts.all(f"SELECT {', '.join(exists)}", [key] * len(_CONDITIONS))
+        return frozenset(kind for kind, is_there in zip(_CONDITIONS, row, strict=True) if is_there)
 
-    def _select(self, columns: str, numbers: Sequence[int]) -> dict[int, tuple[Any, ...]]:
-        found = {}
-        for start in range(0, len(numbers), _IDS_PER_STATEMENT):
-            some = [int(number) for number in numbers[start : start + _IDS_PER_STATEMENT]]
-            marks = ",".join("?" * len(some))
-            rows = self._rows(f"SELECT {columns} FROM documents WHERE number IN ({marks})", some)
-            found.update({row[0]: row for row in rows})
-        return found
+    def first_keys(self, most: int) -> list[str]:
+        """Keys of the metadata, in the order of the alphabet."""
+        self.check()
+        return [key for (key,) in self._facts.all("SELECT key FROM keys ORDER BY key LIMIT ?", [most])]
 
-    def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def _select(self, columns: str, column: str, values: Sequence[int] | Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """The documents of which a column has one of these values."""
+        for start in range(0, len(values), _VALUES_PER_STATEMENT):
+            block = list(values[start : start + _VALUES_PER_STATEMENT])
+            marks = ",".join("?" * len(block))
+            yield from self._rows.all(f"SELECT {columns} FROM documents WHERE {column} IN ({marks})", block)
+
+    def _verified(self, row: tuple[Any, ...]) -> tuple[StoredDocument, int]:
+        try:
+            return unpack_row(row)
+        except ValueError as error:
+            raise self._altered(f"document {row[0]}") from error
+
+    def _altered(self, what: str) -> DamagedIndexError:
+        return DamagedIndexError(f"{self._path} was altered ({what}): {REMEDY}")
+
+
+class _Connection:
+    """A read-only connection that threads take turns with."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        try:
+            self._connection = connect(path, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise DamagedIndexError(f"{path} cannot be opened ({error}): {REMEDY}") from error
+
+    def all(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         try:
             with self._lock:
                 return self._connection.execute(statement, values).fetchall()
-        except UnicodeEncodeError:  # half a character: nothing that is stored is equal to that
-            return []
+        except sqlite3.DataError as error:  # a text of more than a billion characters: some hundred million numbers
+            raise SecateursError(f"{self._path}: too many documents for one filter ({error}): use shards") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedIndexError(f"{self._path} cannot be read ({error}): {REMEDY}") from error
 
 
-def row_checksum(number: int, docno: str, text: str, packed: str) -> int:
-    checksum = zlib.crc32(number.to_bytes(8, "little"))
+def _is_unicode(docno: str) -> bool:
+    """Whether it is not half a character: no docno that is stored is, and SQLite takes none."""
+    try:
+        docno.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def connect(path: Path, check_same_thread: bool = True) -> sqlite3.Connection:
+    """To a database that nothing writes to any more."""
+    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    return sqlite3.connect(uri, uri=True, check_same_thread=check_same_thread)
+
+
+def unpack_row(row: tuple[Any, ...]) -> tuple[StoredDocument, int]:
+    """A row of ROW as the document and its cut; ValueError if it was altered."""
+    number, docno, text, packed, cut, checksum = row
+    try:
+        if checksum == row_checksum(number, docno, text, packed, cut):
+            return StoredDocument(docno, text, json.loads(packed)), cut
+    except (TypeError, AttributeError, OverflowError) as error:  # a value of another type
+        raise ValueError("altered") from error
+    raise ValueError("altered")
+
+
+def row_checksum(number: int, docno: str, text: str, packed: str, cut: int) -> int:
+    checksum = zlib.crc32(number.to_bytes(8, "little") + cut.to_bytes(8, "little"))
     for field in (docno, text, packed):
         checksum = zlib.crc32(field.encode() + b"\0", checksum)
     return checksum

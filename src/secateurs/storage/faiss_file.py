@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from .file_names import FAISS
 
-_TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that would starve the partitions
+_TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that is too few for the partitions
 _TRAINING_POINTS_PER_LIST = 64
 _MOST_TRAINING_POINTS_PER_LIST = 256
 _FEWEST_POINTS_PER_LIST = 39
@@ -34,8 +34,9 @@ def build(
 ) -> None:
     """Train on a seeded sample, add all embeddings a block at a time, write the index.
 
-    `decode` gives the embeddings of some rows as float32; `on_progress` hears how many were added. Embeddings of unit
-    length are compared by L2 distance, as in the paper; for others that would not be the order of their dot products.
+    `decode` gives the embeddings of rows as float32; `on_progress` is called with the number that were added.
+    Embeddings of unit length are compared by L2 distance, as in the paper; for others that would not be the order of
+    their dot products.
     """
     import faiss
 

@@ -1,7 +1,26 @@
-"""Names of the files that ways of gathering keep in a segment; apart, so that knowing them loads no engine."""
+"""The names of the files in the folders of an index; manifest.py says what each holds."""
 
-CENTROIDS, OFFSETS, DOCUMENTS = CELLS = ("cell_centroids.npy", "cell_offsets.npy", "cell_documents.npy")
-GROUPS = "cell_groups.npy"  # where there are very many cells
-CELLS_OF_EMBEDDINGS = "embedding_cells.npy"
+# segments/
+EMBEDDINGS = "embeddings.npy"
+BLOCKS = "blocks.npy"
+OFFSETS = "offsets.npy"
+TOKEN_IDS = "token_ids.npy"
+TOKEN_BLOCKS = "token_blocks.npy"
+TOKEN_KINDS = "token_kinds.npy"
+FREQUENCIES = "frequencies.npy"  # also in deletions/
+DOCUMENTS = "documents.sqlite"
+EMBEDDING_CELLS = "embedding_cells.npy"
+CELL_OFFSETS = "cell_offsets.npy"
+CELL_DOCUMENTS = "cell_documents.npy"
 FAISS = "faiss.index"
-FILES_OF = {"cells": CELLS, "faiss": (FAISS,)}
+
+# codebooks/
+CENTRE = "centre.npy"
+CELL_CENTROIDS = "cell_centroids.npy"
+CELL_GROUPS = "cell_groups.npy"
+LEVELS = "levels.npy"
+
+# deletions/
+NUMBERS = "numbers.npy"
+
+CELLS = (CELL_CENTROIDS, CELL_OFFSETS, CELL_DOCUMENTS)  # what gather="cells" cannot do without

@@ -6,28 +6,29 @@
     docno in ('d1', 'd2')
 
 A key is a name, with dots into objects; any other key goes in double quotes. A comparison is with a number, a text in
-quotes, true or false, and holds only for values of that type. A list meets it if one of its entries does. A document
+quotes, true or false, and holds only for values of that kind. A list meets it if one of its entries does. A document
 without the key meets no comparison, not even `!=`; only `is null` and `not` do.
 
-The text of a filter never becomes SQL: it is parsed here into comparisons, each of which asks SQLite with its key and
-values as parameters, and what these answer is combined as arrays of bits.
+A key that no document of the collection has is an error, and so is a comparison with a kind of value that the key never
+has: both are more likely a mistake than a question. `check_keys` decides that for all segments and shards together.
+
+The text of a filter never becomes SQL: it is parsed here into comparisons. Each of them asks SQLite with its key and
+values as parameters, and their answers are combined as arrays of one byte per document.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
-
-if TYPE_CHECKING:
-    from .documents import Documents, Value
+from .documents import NESTED, Documents, Kind, Value, kind_of, stored
 
 Mask = NDArray[np.bool_]
 DOCNO = "docno"  # the one key that is not metadata
@@ -46,10 +47,11 @@ _WORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _LONGEST = 10_000
 _LONGEST_NUMBER = 400  # digits
 _DEEPEST = 50
+KEYS_NAMED = 12  # at most, by the message that a key does not exist
 
 
 class Filter(ABC):
-    """One condition; `mask` tells which of a segment's documents meet it."""
+    """A condition."""
 
     @staticmethod
     def parse(where: str) -> Filter:
@@ -59,13 +61,23 @@ class Filter(ABC):
 
     @abstractmethod
     def mask(self, documents: Documents, count: int) -> Mask:
-        """For each of the segment's documents, so many, whether it meets the condition."""
+        """For each of the segment's documents, `count` of them, whether it meets the condition."""
+
+    @abstractmethod
+    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
+        """The keys that it names, each with the kind of value that it is compared with; None: with null."""
 
 
 @dataclass(frozen=True)
-class Both(Filter):
+class _Several(Filter):
     parts: Sequence[Filter]
 
+    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
+        for part in self.parts:
+            yield from part.comparisons()
+
+
+class Both(_Several):
     def mask(self, documents: Documents, count: int) -> Mask:
         mask = self.parts[0].mask(documents, count)
         for part in self.parts[1:]:
@@ -73,10 +85,7 @@ class Both(Filter):
         return mask
 
 
-@dataclass(frozen=True)
-class Either(Filter):
-    parts: Sequence[Filter]
-
+class Either(_Several):
     def mask(self, documents: Documents, count: int) -> Mask:
         mask = self.parts[0].mask(documents, count)
         for part in self.parts[1:]:
@@ -91,15 +100,21 @@ class Not(Filter):
     def mask(self, documents: Documents, count: int) -> Mask:
         return ~self.part.mask(documents, count)
 
+    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
+        return self.part.comparisons()
+
 
 @dataclass(frozen=True)
 class Has(Filter):
-    """The key has some value."""
+    """The key has a value."""
 
     key: str
 
     def mask(self, documents: Documents, count: int) -> Mask:
         return _mask(documents.numbers_where("1", (self.key,)), count)
+
+    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
+        yield self.key, None
 
 
 @dataclass(frozen=True)
@@ -109,8 +124,6 @@ class Compare(Filter):
     value: Value
 
     def mask(self, documents: Documents, count: int) -> Mask:
-        from .documents import stored
-
         condition = f"value {self.sign} ?"
         # SQLite puts every number before every text, and every text before true and false.
         if self.sign in (">", ">="):
@@ -118,6 +131,9 @@ class Compare(Filter):
         elif self.sign != "=" and isinstance(self.value, str):
             condition += " AND value >= ''"
         return _mask(documents.numbers_where(condition, (self.key, stored(self.value))), count)
+
+    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
+        yield self.key, kind_of(self.value)
 
 
 @dataclass(frozen=True)
@@ -127,13 +143,71 @@ class Named(Filter):
     docnos: Sequence[str]
 
     def mask(self, documents: Documents, count: int) -> Mask:
+        documents.check()
         return _mask(list(documents.numbers(self.docnos).values()), count)
+
+    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
+        return iter(())
 
 
 def _mask(numbers: Collection[int] | NDArray[np.int64], count: int) -> Mask:
     mask = np.zeros(count, dtype=bool)
     mask[np.asarray(numbers, dtype=np.int64)] = True
     return mask
+
+
+class KnownKeys(NamedTuple):
+    """What segments or shards know of the keys in a filter."""
+
+    documents: int  # live ones
+    kinds: Mapping[str, frozenset[Kind]]  # of the filter's keys that are there, the kinds of values they have
+    names: Sequence[str]  # some keys that are there, for the message
+
+    @classmethod
+    def of(cls, condition: Filter, databases: Iterable[Documents], documents: int) -> KnownKeys:
+        """Of all segments of an index. Keys of deleted documents count until their segment is rewritten."""
+        parts = [
+            cls(
+                documents,
+                {
+                    key: kinds
+                    for key in {key for key, _ in condition.comparisons()}
+                    if (kinds := database.kinds_of(key)) is not None
+                },
+                database.first_keys(KEYS_NAMED + 1),
+            )
+            for database in databases
+        ]
+        return cls.merged(parts)._replace(documents=documents)
+
+    @classmethod
+    def merged(cls, parts: Iterable[KnownKeys]) -> KnownKeys:
+        documents, kinds, names = 0, dict[str, frozenset[Kind]](), set[str]()
+        for part in parts:
+            documents += part.documents
+            kinds |= {key: kinds.get(key, frozenset()) | more for key, more in part.kinds.items()}
+            names |= set(part.names)
+        return cls(documents, kinds, sorted(names)[: KEYS_NAMED + 1])
+
+
+def check_keys(condition: Filter, known: KnownKeys) -> None:
+    """Raise if a key is not there, or never has the kind of value that it is compared with.
+
+    A key that only ever was null has no kind, and may be compared with anything. So may every key of an index without
+    documents, which a service may have for a while.
+    """
+    if known.documents == 0:
+        return
+    for key, kind in condition.comparisons():
+        if key not in known.kinds:
+            names = ", ".join(known.names[:KEYS_NAMED]) + (", ..." if len(known.names) > KEYS_NAMED else "")
+            there = f"there are: {names}" if names else "no document has metadata"
+            raise UsageError(f"where: no document has the key {key!r}; {there}")
+        kinds = known.kinds[key]
+        if kind is not None and kinds and kind not in kinds:
+            # The kinds of a list are those of its entries; that it is a list says nothing more.
+            has = " or ".join(sorted(several for _, several in kinds - {NESTED} or kinds))
+            raise UsageError(f"where: {key!r} is compared with {kind[0]}, but its values are {has}")
 
 
 class _Parser:
@@ -164,10 +238,10 @@ class _Parser:
         self._depth = 0
 
     def parse(self) -> Filter:
-        made = self._either()
+        condition = self._either()
         if self._peek() != "end":
             self._fail("expected and, or, or the end")
-        return made
+        return condition
 
     def _either(self) -> Filter:
         parts = [self._both()]
@@ -176,25 +250,25 @@ class _Parser:
         return parts[0] if len(parts) == 1 else Either(parts)
 
     def _both(self) -> Filter:
-        parts = [self._one()]
+        parts = [self._condition()]
         while self._take("and"):
-            parts.append(self._one())
+            parts.append(self._condition())
         return parts[0] if len(parts) == 1 else Both(parts)
 
-    def _one(self) -> Filter:
+    def _condition(self) -> Filter:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._fail(f"more than {_DEEPEST} conditions inside each other")
         if self._take("not"):
-            made: Filter = Not(self._one())
+            condition: Filter = Not(self._condition())
         elif self._take("("):
-            made = self._either()
+            condition = self._either()
             if not self._take(")"):
                 self._fail("expected )")
         else:
-            made = self._comparison()
+            condition = self._comparison()
         self._depth -= 1
-        return made
+        return condition
 
     def _comparison(self) -> Filter:
         kind, text, at = self._tokens[self._next]

@@ -1,42 +1,52 @@
-"""Who may do what with the folders of an index: one writer, any number of readers, and nothing removed under a reader.
+"""Locks of an index: one writer, any number of readers, and no folder is removed while a reader uses it.
 
-A lock belongs to an open file, so the system takes it from a process that dies. On Windows only the writer's lock is
-needed: a folder in which somebody has a file open cannot be renamed there.
+A lock belongs to an open file, so the system releases it when the process ends, however it ends. On Windows only the
+writer's lock is needed: a folder with an open file in it cannot be renamed there. What holds on network file systems is
+in docs/living-index.md.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from ..errors import LockedIndexError, SecateursError
 from .manifest import PARTS, Manifest
 
+_LOG = logging.getLogger("secateurs")
 LOCK = "write.lock"
 _PATIENCE = 60.0  # seconds to wait for another writer
+_SILENCE = 2.0  # seconds of waiting before it is logged
 _PAUSE = 0.02
 _BUSY = (errno.EAGAIN, errno.EACCES, errno.EWOULDBLOCK, errno.EDEADLK)
 
 
 @contextmanager
 def write_lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
-    """One writer at a time; another one waits, and gives up after so many seconds."""
+    """One writer at a time. Another one waits, logs that it does, and gives up after `patience` seconds."""
     try:
         file = (folder / LOCK).open("a")
     except OSError as error:
         raise SecateursError(f"{folder} cannot be written to ({error.strerror})") from error
     with file:
-        deadline = time.monotonic() + patience
+        began = time.monotonic()
+        is_logged = False
         while not try_to_lock(file):
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - began
+            if waited > patience:
                 raise LockedIndexError(f"another process has been writing to {folder} for a while: try again later")
+            if waited > _SILENCE and not is_logged:
+                _LOG.warning("%s: another process is writing to it: waiting up to %.0f s", folder, patience)
+                is_logged = True
             time.sleep(_PAUSE)
         try:
             yield
@@ -45,7 +55,7 @@ def write_lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
 
 
 def try_to_lock(file: IO[Any]) -> bool:
-    """Whether this open file is ours now, until it is closed; False if another has it."""
+    """Lock an open file until it is closed; False if another process, or another open file, has the lock."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -75,7 +85,7 @@ def _unlock(file: IO[str]) -> None:
 
 
 class FolderGoneError(SecateursError):
-    """A folder that a manifest names, and that was swept away since it was read."""
+    """A folder that a manifest names, and that was removed since the manifest was read."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(f"{folder} is gone: open the index again")
@@ -83,29 +93,29 @@ class FolderGoneError(SecateursError):
 
 
 class Hold:
-    """Keeps a folder of the index from being swept away for as long as this object lives."""
+    """Keeps a folder of the index from being swept for as long as this object lives. It cannot be copied or pickled."""
 
     def __init__(self, folder: Path) -> None:
-        self._handle: int | None = None
         if sys.platform == "win32":
             return
         import fcntl
 
         try:
-            self._handle = os.open(folder, os.O_RDONLY)
-            fcntl.flock(self._handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except (FileNotFoundError, BlockingIOError) as error:  # other errors: a file system without locks
+            handle = os.open(folder, os.O_RDONLY)
+            # Closes it once, whatever happens to this object; no attribute has the number, so no copy can close it.
+            weakref.finalize(self, os.close, handle).atexit = False
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except (FileNotFoundError, BlockingIOError) as error:
             raise FolderGoneError(folder) from error
-        except OSError:
+        except OSError:  # a file system without locks
             pass
 
-    def __del__(self) -> None:
-        if self._handle is not None:
-            os.close(self._handle)
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an opened index folder cannot be copied or pickled: open the index again by its path")
 
 
 def sweep(folder: Path, manifest: Manifest) -> None:
-    """Remove what the manifest does not name and no reader holds: interrupted writes, and states nobody looks at."""
+    """Remove folders that the manifest does not name and no reader holds: interrupted writes, and earlier states."""
     named = set(manifest.named())
     with suppress(OSError):  # the next change tries again
         for part in PARTS:
@@ -118,7 +128,7 @@ def sweep(folder: Path, manifest: Manifest) -> None:
 
 
 def retire(folder: Path) -> None:
-    """Remove an index that nothing names any more. What a reader holds of it stays, until the next time."""
+    """Remove an index that is no longer used. Folders that a reader holds stay until the next call."""
     with suppress(OSError):
         parts = [folder / part for part in PARTS if (folder / part).is_dir()]
         for part in parts:
@@ -129,7 +139,7 @@ def retire(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Unless a reader holds it. Nobody can take hold of it while it goes."""
+    """Unless a reader holds it. No reader can open it while it is being removed."""
     if sys.platform == "win32":
         with suppress(OSError):
             going = path.rename(path.with_name(f"{path.name}.going"))

@@ -1,4 +1,4 @@
-"""Documents to a whole new index: made in a hidden folder beside its place, and moved there when it is finished."""
+"""Documents to a whole new index: written to a hidden folder beside its target, and renamed when it is finished."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..corpus import OnBad
 from ..encoders import Encoder
 from ..errors import SecateursError
 from ..version import __version__
-from .codebooks import Learnt
+from .codebooks import CodebookContent
 from .files import new_folder_name, sync_folder
+from .indexing import Item, write_segment
 from .locks import sweep, write_lock
 from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, Manifest
-from .segment_writer import Item, Recipe, write_segment
+from .recipe import Recipe
 
-PRECOMPUTED = {"kind": "precomputed"}  # the spec of no encoder
+PRECOMPUTED = {"kind": "precomputed"}  # in place of an encoder's spec, if there is no encoder
 
 
 def make_index(
@@ -35,19 +36,18 @@ def make_index(
     total: int | None = None,
     progress: bool | None = None,
     on_bad: OnBad | None = None,
-    codebook: Learnt | None = None,
+    codebook: CodebookContent | None = None,
     unit: bool | None = None,
     dim: int | None = None,
 ) -> None:
     """One segment of everything. `spec` is that of the encoder which made the embeddings that documents bring.
 
-    `codebook`, `unit` and `dim` as in write_segment: what is known already, because this index is a part of more.
+    `codebook`, `unit` and `dim` as in write_segment: a shard of a collection has those of the collection.
     """
 
     def fill(folder: Path) -> Manifest:
-        segment = folder / SEGMENTS / new_folder_name()
-        made = write_segment(
-            segment,
+        segment = write_segment(
+            folder / SEGMENTS / new_folder_name(),
             items,
             encoder,
             recipe,
@@ -59,12 +59,12 @@ def make_index(
             dim=dim,
         )
         return Manifest(
-            dim=made.dim,
+            dim=segment.dim,
             store=recipe.store,
             gather=recipe.gather,
             encoder=dict(spec or (PRECOMPUTED if encoder is None else encoder.spec)),
-            codebook=made.codebook.write(folder),
-            segments=(made.record,),
+            codebook=segment.codebook.write(folder),
+            segments=(segment.record,),
             written_by=f"secateurs {__version__}",
         )
 
@@ -72,21 +72,24 @@ def make_index(
 
 
 def check_target(target: Path, overwrite: bool) -> None:
-    """Raise if an index may not be made there: before any work is done."""
+    """Raise if an index may not be written there; called before any work is done."""
     if not target.exists():
         return
     if (target / MANIFEST).is_file():
         if not overwrite:
-            raise SecateursError(f"there is an index at {target} already: choose another name, or allow overwriting")
+            raise SecateursError(
+                f"there is an index at {target} already: choose another name, or replace it with --overwrite "
+                "(overwrite=True)"
+            )
     elif not target.is_dir() or any(target.iterdir()):
         raise SecateursError(f"{target} exists and is not an index: it is left as it is, choose another name")
 
 
 def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool) -> None:
-    """Let `fill` make the index in a hidden folder beside the target; only a finished one gets the target's name.
+    """Let `fill` write the index to a hidden folder beside the target; only a finished one gets the target's name.
 
-    An index that is there already is replaced by one rename, that of its manifest: whoever opens it, and whenever the
-    power fails, finds the old one or the new one.
+    An index that is there already is replaced by one rename, that of its manifest: at every moment, also after a power
+    cut, there is the old index or the new one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
@@ -96,7 +99,7 @@ def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool
         manifest = fill(hidden)
         if (target / MANIFEST).is_file():
             with write_lock(target):
-                check_target(target, overwrite)  # somebody may have been first
+                check_target(target, overwrite)  # another build may have finished first
                 for part, name in manifest.named():
                     (target / part).mkdir(exist_ok=True)
                     (hidden / part / name).rename(target / part / name)
@@ -119,7 +122,7 @@ def _last_commit(target: Path) -> int:
     for name in (MANIFEST, MANIFEST_COPY):
         with suppress(SecateursError):
             return Manifest.read(target, name).commit
-    return 0  # it cannot be read, which may be why it is replaced
+    return 0  # neither can be read
 
 
 def remove_leftovers(target: Path) -> None:
@@ -139,7 +142,7 @@ def _remove_leftovers(folder: Path, prefix: str) -> None:
 
 def _runs(pid: int) -> bool:
     if os.name == "nt":
-        return True  # asking is not harmless there; leave the folder
+        return True  # os.kill would end the process there: leave the folder
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,24 +1,30 @@
 """Rebuild what is damaged from what is not.
 
-Cells, FAISS indexes, frequencies and checksums follow from the rest. Embeddings that are damaged, or whose meaning is
-lost with the codebook, are made again from the text by the encoder of the index. A document is lost only if its own
-text is, or its embeddings are and it came with embeddings and no text to make them from. Nothing is thrown away before
-the repaired index is committed.
+Cells, FAISS indexes, frequencies and checksums follow from the rest. Embeddings that are damaged, or whose codebook is,
+are made again from the text by the encoder of the index. What cannot be rebuilt:
+
+    a document     whose text is damaged; or whose embeddings are, in an index without an encoder of a known kind or if
+                   it has no text
+    a deletion     if the list of deleted documents is damaged: they are in the index again
+    a commit       if only the copy of the manifest can be read, and it is older than the manifest was
+
+If anything of that is lost, the whole index as it was before the repair is put aside, to `lost/commit-N/` in its
+folder. That has the layout of an index: if a backup has the damaged files, put them there and open it. No change of the
+index removes it. Its files are hard links, where the file system has them.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..encoders import load_encoder
 from ..errors import DamagedIndexError, SecateursError
@@ -26,71 +32,84 @@ from ..records import Document, EncodedText
 from ..version import __version__
 from .check import check_snapshot
 from .checksums import check_bytes, check_files
-from .codecs.stores import Float16Store, Int8Store, Residuals, Store
-from .documents import row_checksum
-from .file_names import CELLS_OF_EMBEDDINGS, CENTROIDS
-from .files import REMEDY, new_folder_name, open_array
-from .locks import sweep, write_lock
+from .codebooks import CodebookContent
+from .codecs import codec
+from .documents import ROW, connect, unpack_row
+from .file_names import BLOCKS, DOCUMENTS, EMBEDDINGS, NUMBERS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
+from .files import REMEDY, new_folder_name, open_array, sync_folder
+from .indexing import write_segment
+from .locks import FolderGoneError, sweep, write_lock
 from .manifest import (
+    CODEBOOKS,
     DELETIONS,
-    FORMAT_VERSION,
+    LOST,
     MANIFEST,
     MANIFEST_COPY,
+    PARTS,
     SEGMENTS,
     Files,
     Manifest,
     SegmentRecord,
-    codebook_folder,
 )
-from .segment_writer import Recipe, write_segment
+from .recipe import Recipe
 from .snapshot import Snapshot
 
 _INDEX_AGAIN = "restore it from a copy, or index again"
+_NAMED = 100  # lost documents that are named; the others are only counted
 
 
-def repair(path: Path) -> list[str]:
-    """Make the index whole again; say what was done, and what is lost."""
+class RepairReport(NamedTuple):
+    lines: list[str]  # what was found and done, and what is lost
+    lost: bool  # whether anything is
+
+
+def repair(path: Path) -> RepairReport:
+    """Make the index whole again from what can be read of it."""
     if not (path / MANIFEST_COPY).is_file():
-        Manifest.read(path)  # says what is wrong with a folder that is no index, before anything is made in it
+        Manifest.read(path)  # says what is wrong with a folder that is no index, before a lock is made in it
     with write_lock(path):
-        manifest, said = _manifest(path)
-        if manifest.format_version < FORMAT_VERSION:
-            raise SecateursError(f"{path} is of a version that cannot be repaired: {_INDEX_AGAIN}")
+        manifest, restored = _manifest(path)
         try:
             check_snapshot(Snapshot(path, manifest))
+        except FolderGoneError as error:
+            found = f"found: {error.folder} is missing"
         except (SecateursError, OSError) as error:
-            said.append(f"found: {str(error).removesuffix(f': {REMEDY}')}")
+            found = f"found: {str(error).removesuffix(f': {REMEDY}')}"
         else:
-            return said or ["nothing is damaged"]
-        rescue = _Rescue(path, manifest)
-        recipe = Recipe(manifest.store, manifest.gather)
+            return RepairReport(restored.lines or ["nothing is damaged"], restored.lost)
+        salvage = _Salvage(path, manifest)
         folder = path / SEGMENTS / new_folder_name()
         try:
-            made = write_segment(
+            segment = write_segment(
                 folder,
-                (("", document) for document in rescue.documents()),
+                (("", document) for document in salvage.documents()),
                 None,
-                recipe,
-                int8=rescue.int8,
+                Recipe(manifest.store, manifest.gather),
+                int8=salvage.int8,
                 dim=manifest.dim or None,
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        lines = [*restored.lines, found, *salvage.lines]
+        if salvage.lost:
+            aside = _put_aside(path, manifest.commit, manifest.named(), [MANIFEST, MANIFEST_COPY])
+            lines.append(f"the index as it was is in {aside}: remove it when it is of no more use")
         repaired = replace(
             manifest,
-            segments=(made.record,),
-            codebook=made.codebook.write(path),
+            segments=(segment.record,),
+            codebook=segment.codebook.write(path),
             commit=manifest.commit + 1,
             written_by=f"secateurs {__version__}",
         )
         repaired.write(path)
         sweep(path, repaired)
-        return [*said, *rescue.said, f"rebuilt with {made.record.documents:,} documents"]
+        lines.append(f"rebuilt with {segment.record.documents:,} documents")
+        return RepairReport(lines, salvage.lost or restored.lost)
 
 
-def _manifest(path: Path) -> tuple[Manifest, list[str]]:
-    """The manifest, or its copy if that is the one that can be read."""
+def _manifest(path: Path) -> tuple[Manifest, RepairReport]:
+    """The manifest, or its copy if only that can be read."""
     try:
         manifest = Manifest.read(path)
     except SecateursError as error:
@@ -100,107 +119,118 @@ def _manifest(path: Path) -> tuple[Manifest, list[str]]:
             manifest = Manifest.read(path, MANIFEST_COPY)
         except SecateursError:
             raise DamagedIndexError(f"{path}: neither {MANIFEST} nor its copy can be read: {_INDEX_AGAIN}") from error
+        lines = [f"{MANIFEST} was restored from its copy"]
+        # The copy is one commit behind if there was no room for it. The next change would sweep that commit's folders.
+        named = set(manifest.named())
+        there = [(part, folder.name) for part in PARTS for folder in sorted((path / part).glob("*"))]
+        unnamed = [folder for folder in there if folder not in named]
+        if unnamed:
+            aside = _put_aside(path, manifest.commit + 1, unnamed, [MANIFEST])
+            lines.append(f"folders that the copy does not name, perhaps those of a later change, are in {aside}")
         manifest.write(path)
-        return manifest, [f"{MANIFEST} was restored from its copy"]
-    if manifest.format_version >= FORMAT_VERSION:
-        try:
-            copy = Manifest.read(path, MANIFEST_COPY)
-        except SecateursError:
-            copy = None
-        if copy != manifest:
-            manifest.write(path)
-            return manifest, [f"{MANIFEST_COPY} was written again"]
-    return manifest, []
+        return manifest, RepairReport(lines, lost=bool(unnamed))
+    try:
+        copy = Manifest.read(path, MANIFEST_COPY)
+    except SecateursError:
+        copy = None
+    if copy != manifest:
+        manifest.write(path)
+        return manifest, RepairReport([f"{MANIFEST_COPY} was written again"], lost=False)
+    return manifest, RepairReport([], lost=False)
 
 
-class _Rescue:
-    """Reads whatever can be read."""
+def _put_aside(path: Path, commit: int, folders: Iterable[tuple[str, str]], files: Iterable[str]) -> Path:
+    """Link, or copy, parts of an index to a folder that no change sweeps. Readers are not disturbed."""
+    target = path / LOST / f"commit-{commit}"
+    if target.exists():
+        target = path / LOST / f"commit-{commit}-{new_folder_name()}"
+    target.mkdir(parents=True)
+    for part, name in folders:
+        if (path / part / name).is_dir():
+            shutil.copytree(path / part / name, target / part / name, copy_function=_link)
+            sync_folder(target / part / name)
+            sync_folder(target / part)
+    for name in files:
+        if (path / name).is_file():
+            shutil.copy2(path / name, target / name)
+    sync_folder(target)
+    sync_folder(target.parent)
+    return target
+
+
+def _link(source: str, target: str) -> None:
+    """Files of an index are never changed, so a link is as good as a copy, and takes no space."""
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without hard links
+        shutil.copy2(source, target)
+
+
+class _Salvage:
+    """What can be read of a damaged index."""
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self._path = path
         self._manifest = manifest
-        self.said: list[str] = []
-        book, files = codebook_folder(path, manifest), manifest.codebook.files
-        self.int8: Int8Store | None = None
-        self._store: Store | None = Float16Store() if manifest.store == "float16" else None
-        step = manifest.codebook.step
-        if manifest.store != "float16" and step is not None and _sound(book, files, "centre.npy"):
-            self._store = self.int8 = Int8Store(open_array(book / "centre.npy"), step)
-        self._levels: NDArray[np.int8] | None = None
-        if manifest.store == "residual4":
-            if _sound(book, files, CENTROIDS) and _sound(book, files, "levels.npy"):
-                self._centroids, self._levels = open_array(book / CENTROIDS), open_array(book / "levels.npy")
-            else:
-                self._store = None
+        self.lines: list[str] = []
+        self.lost = False
+        folder, record, needed = path / CODEBOOKS / manifest.codebook.name, manifest.codebook, codec(manifest.store)
+        self._codebook: CodebookContent | None = None  # if what rows need of it is sound
+        if all(_is_sound(folder, record.files, name) for name in needed.codebook_files):
+            self._codebook = CodebookContent.read(folder, record, needed.codebook_files)
+        self.int8 = None if self._codebook is None else self._codebook.int8
         self._encoder: Any = None
 
     def documents(self) -> Iterator[Document]:
-        """All that can be had, those of later segments in place of earlier ones of the same docno."""
+        """Documents of later segments stand in for earlier ones of the same docno."""
         taken: set[str] = set()
         lost, encoded_again = 0, 0
         for record in reversed(self._manifest.segments):
             folder = self._path / SEGMENTS / record.name
             deleted = self._deleted(record)
-            embeddings = self._embeddings(folder, record)
+            embeddings = _Embeddings(folder, record, self._manifest, self._codebook)
             for number, document, cut in _stored(folder, record.documents):
-                if number in deleted:
+                if number in deleted or (document is not None and document.docno in taken):
                     continue
                 if document is None:
                     lost += 1
                     continue
-                if document.docno in taken:
-                    continue
                 taken.add(document.docno)
-                encoded = embeddings.of(number, cut) if embeddings is not None else None
+                encoded = embeddings.of(number, cut)
                 if encoded is None:
                     encoded = self._encode(document.text)
                     if encoded is None:
                         lost += 1
-                        self.said.append(f"lost: {document.docno!r}, whose embeddings are damaged")
+                        if lost <= _NAMED:
+                            self.lines.append(f"lost: {document.docno!r}, whose embeddings are damaged")
                         continue
                     encoded_again += 1
                 yield replace(document, encoded=encoded)
         if encoded_again:
-            self.said.append(f"encoded again from their text: {encoded_again:,} documents")
-        self.said.append(f"lost: {lost:,} documents" if lost else "no document is lost")
+            self.lines.append(f"encoded again from their text: {encoded_again:,} documents")
+        self.lines.append(f"lost: {lost:,} documents" if lost else "no document is lost")
+        self.lost |= lost > 0
 
     def _deleted(self, record: SegmentRecord) -> set[int]:
         if record.deletions is None:
             return set()
         folder = self._path / DELETIONS / record.deletions.name
-        if _sound(folder, record.deletions.files, "numbers.npy"):
-            return set(open_array(folder / "numbers.npy").tolist())
-        self.said.append(
-            f"which {record.deletions.documents:,} documents of a segment were deleted is not known: back again"
+        if _is_sound(folder, record.deletions.files, NUMBERS):
+            return set(open_array(folder / NUMBERS).tolist())
+        self.lost = True
+        self.lines.append(
+            f"lost: which {record.deletions.documents:,} documents of a segment were deleted; they are back again, "
+            "except those that were replaced"
         )
         return set()
 
-    def _embeddings(self, folder: Path, record: SegmentRecord) -> _Embeddings | None:
-        needed = ["offsets.npy", "token_ids.npy", "token_kinds.npy"]
-        needed += [CELLS_OF_EMBEDDINGS] if self._levels is not None and record.embeddings else []
-        if self._store is None or not all(_sound(folder, record.files, name) for name in needed):
-            return None
-        try:
-            rows: Any = open_array(folder / "embeddings.npy")
-        except (OSError, SecateursError):
-            return None
-        blocks = None
-        if not _sound(folder, record.files, "embeddings.npy"):
-            if not _sound(folder, record.files, "blocks.npy") or len(rows) != record.embeddings:
-                return None
-            blocks = open_array(folder / "blocks.npy")
-        readable = rows
-        if self._levels is not None:
-            homes = open_array(folder / CELLS_OF_EMBEDDINGS)
-            readable = Residuals(rows, homes, self._centroids, self._levels, self._manifest.dim)
-        return _Embeddings(folder, rows, readable, blocks, record.block_rows, self._store)
-
     def _encode(self, text: str) -> EncodedText | None:
+        """None if no encoder can: an index of embeddings, an encoder that has no name, or nothing to encode."""
         spec = self._manifest.encoder
-        if spec["kind"] not in ("onnx", "st"):
+        if spec["kind"] not in ("onnx", "st") or not text.strip():
             return None
         if self._encoder is None:
-            self._encoder = load_encoder(spec["model"], spec["kind"])
+            self._encoder = load_encoder(spec["model"], spec["kind"], spec.get("revision"))
             if self._encoder.spec["fingerprint"] != spec["fingerprint"]:
                 raise SecateursError(f"{spec['model']!r} is not the encoder that made {self._path}: {_INDEX_AGAIN}")
         (encoded,) = self._encoder.encode_documents([text])
@@ -211,35 +241,49 @@ class _Embeddings:
     """The embeddings of one segment, document by document, where their blocks are sound."""
 
     def __init__(
-        self,
-        folder: Path,
-        rows: NDArray[Any],
-        readable: Any,
-        blocks: NDArray[np.uint32] | None,
-        block_rows: int,
-        store: Store,
+        self, folder: Path, record: SegmentRecord, manifest: Manifest, codebook: CodebookContent | None
     ) -> None:
-        self._offsets, self._ids, self._kinds = (
-            open_array(folder / name) for name in ("offsets.npy", "token_ids.npy", "token_kinds.npy")
-        )
-        self._readable = readable
-        self._store = store
-        self._sound = np.ones(-(-len(rows) // block_rows), dtype=bool)
-        self._block_rows = block_rows
-        if blocks is not None:
-            for i in range(len(blocks)):
-                block = np.ascontiguousarray(rows[i * block_rows : (i + 1) * block_rows])
-                self._sound[i] = crc32(block.data) == blocks[i]
+        self._dim = manifest.dim
+        self._offsets = open_array(folder / OFFSETS) if _is_sound(folder, record.files, OFFSETS) else None
+        self._rows: Any = None  # as the codec reads them; None if none of them can be read
+        store_codec = codec(manifest.store)
+        others = [name for name in store_codec.arrays(manifest.dim) if name != EMBEDDINGS]
+        if codebook is None or not all(
+            _is_sound(folder, record.files, name) for name in (TOKEN_IDS, TOKEN_KINDS, *others)
+        ):
+            return
+        try:
+            stored = open_array(folder / EMBEDDINGS)
+        except (OSError, SecateursError):
+            return
+        self._block_rows = record.block_rows
+        self._is_sound = np.ones(-(-record.embeddings // self._block_rows), dtype=bool)  # of each block
+        if not _is_sound(folder, record.files, EMBEDDINGS):
+            if not _is_sound(folder, record.files, BLOCKS) or len(stored) != record.embeddings:
+                return
+            for i, checksum in enumerate(open_array(folder / BLOCKS)):
+                block = stored[i * self._block_rows : (i + 1) * self._block_rows]
+                self._is_sound[i] = crc32(np.ascontiguousarray(block).data) == checksum
+        self._ids, self._kinds = open_array(folder / TOKEN_IDS), open_array(folder / TOKEN_KINDS)
+        arrays = {EMBEDDINGS: stored} | {name: open_array(folder / name) for name in others}
+        self._rows, self._store = store_codec.rows(arrays, codebook), store_codec.store(codebook)
 
     def of(self, number: int, cut: int) -> EncodedText | None:
-        start, end = self._offsets[number : number + 2].tolist()
-        if not self._sound[start // self._block_rows : -(-end // self._block_rows)].all():
+        """Of one document; None if they cannot be read."""
+        if self._offsets is None:
             return None
-        embeddings = self._store.decode(self._readable[start:end])
-        return EncodedText(embeddings, self._ids[start:end], self._kinds[start:end], cut)
+        start, end = self._offsets[number : number + 2].tolist()
+        if start == end:
+            nothing = np.zeros((0, self._dim), np.float32)
+            return EncodedText(nothing, np.zeros(0, np.int32), np.zeros(0, np.uint8), cut)
+        if self._rows is None:
+            return None
+        if not self._is_sound[start // self._block_rows : -(-end // self._block_rows)].all():
+            return None
+        return EncodedText(self._store.decode(self._rows[start:end]), self._ids[start:end], self._kinds[start:end], cut)
 
 
-def _sound(folder: Path, files: Files, name: str) -> bool:
+def _is_sound(folder: Path, files: Files, name: str) -> bool:
     try:
         check_files(folder, {name: files[name]})
         check_bytes(folder, files, name)
@@ -250,17 +294,14 @@ def _sound(folder: Path, files: Files, name: str) -> bool:
 
 def _stored(folder: Path, count: int) -> Iterator[tuple[int, Document | None, int]]:
     """Every number, its document if the row can be read and is what was written, and how many tokens were cut."""
-    uri = f"{(folder / 'documents.sqlite').resolve().as_uri()}?mode=ro&immutable=1"
-    statement = "SELECT docno, text, metadata, checksum, cut FROM documents WHERE number = ?"
     connection = None
     for number in range(count):
         try:
-            connection = connection or sqlite3.connect(uri, uri=True)
-            docno, text, packed, checksum, cut = connection.execute(statement, (number,)).fetchone()
-            if checksum != row_checksum(number, docno, text, packed):
-                raise ValueError
-            yield number, Document(docno, text, json.loads(packed)), int(cut)
-        except (sqlite3.Error, TypeError, ValueError, AttributeError):
+            connection = connection or connect(folder / DOCUMENTS)
+            (row,) = connection.execute(f"SELECT {ROW} FROM documents WHERE number = ?", (number,)).fetchall()
+            stored, cut = unpack_row(row)
+            yield number, Document(*stored), cut
+        except (sqlite3.Error, ValueError):
             yield number, None, 0
     if connection is not None:
         connection.close()

@@ -15,9 +15,21 @@ from . import faiss_file
 from .cell_lists import CellLists
 from .checksums import CheckedRows, check_bytes, check_files
 from .codebooks import Codebook
-from .codecs.stores import Residuals
+from .codecs import Codec
 from .documents import Documents
-from .file_names import CELLS_OF_EMBEDDINGS, DOCUMENTS, FAISS, OFFSETS
+from .file_names import (
+    BLOCKS,
+    CELL_DOCUMENTS,
+    CELL_OFFSETS,
+    DOCUMENTS,
+    EMBEDDINGS,
+    FAISS,
+    FREQUENCIES,
+    OFFSETS,
+    TOKEN_BLOCKS,
+    TOKEN_IDS,
+    TOKEN_KINDS,
+)
 from .files import open_array
 from .locks import Hold
 from .manifest import SegmentRecord
@@ -26,70 +38,73 @@ _DOCUMENTS_PER_BLOCK = 65_536
 
 
 class Segment:
-    """Documents are known by their number in the segment, 0 to len - 1. It knows nothing of deletions."""
+    """Documents are known by their number in the segment, 0 to len - 1. Deletions are kept elsewhere: see Snapshot."""
 
-    def __init__(self, folder: Path, record: SegmentRecord, store: str, codebook: Codebook) -> None:
+    def __init__(self, folder: Path, record: SegmentRecord, codec: Codec, codebook: Codebook, dim: int) -> None:
         self.folder = folder
         self.record = record
         self._hold = Hold(folder)
         check_files(folder, record.files)
-        self.offsets: NDArray[np.int64] = self._array("offsets.npy")
-        blocks = self._array("blocks.npy")
-        dtype = "uint8" if store == "residual4" else store
-        self.embeddings = CheckedRows(folder / "embeddings.npy", blocks, record.block_rows, record.embeddings, dtype)
-        self.documents = Documents(
-            folder / "documents.sqlite", lambda: check_bytes(folder, record.files, "documents.sqlite")
+        self.offsets: NDArray[np.int64] = open_array(folder / OFFSETS)  # (documents + 1,)
+        blocks = open_array(folder / BLOCKS)
+        entries = codec.arrays(dim)
+        self.embeddings = CheckedRows(
+            folder / EMBEDDINGS, blocks, record.block_rows, record.embeddings, entries[EMBEDDINGS][0]
         )
+        token_blocks = open_array(folder / TOKEN_BLOCKS)
+        self._tokens = CheckedRows(
+            folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.embeddings, np.int32
+        )
+        self.documents = Documents(folder / DOCUMENTS, lambda: check_bytes(folder, record.files, DOCUMENTS))
         self.frequencies = read_frequencies(folder)
-        self._codebook = codebook
-        self._is_residual = store == "residual4"
+        self._codec, self._codebook = codec, codebook
+        self._array_names = tuple(entries)
 
     def __len__(self) -> int:
         return self.record.documents
 
     @cached_property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The codec's arrays, an entry per embedding. Check rows of `embeddings` before you read them."""
+        others = {name: self._checked(name) for name in self._array_names if name != EMBEDDINGS}
+        return {EMBEDDINGS: self.embeddings.rows, **others}
+
+    @cached_property
     def rows(self) -> Any:
         """What reads like the stored embeddings: int8 or float16, (embeddings, dim). Check before you read."""
-        rows = self.embeddings.rows
-        if not self._is_residual:
-            return rows
-        book = self._codebook
-        assert book.centroids is not None
-        assert book.levels is not None
-        assert book.int8 is not None
-        return Residuals(rows, self.homes, book.centroids, book.levels, len(book.int8.centre))
+        return self._codec.rows(self.arrays, self._codebook)
 
     @cached_property
     def token_ids(self) -> NDArray[np.int32]:
-        return self._checked("token_ids.npy")
+        """All of them, the whole file checked; for a few documents there is `tokens_of`."""
+        return self._checked(TOKEN_IDS)
 
     @cached_property
     def token_kinds(self) -> NDArray[np.uint8]:
-        return self._checked("token_kinds.npy")
-
-    @cached_property
-    def homes(self) -> NDArray[np.uint32]:
-        """The cell of each embedding; store residual4."""
-        return self._checked(CELLS_OF_EMBEDDINGS)
+        return self._checked(TOKEN_KINDS)
 
     @cached_property
     def lists(self) -> CellLists:
-        return CellLists(self._checked(OFFSETS), self._checked(DOCUMENTS))
+        return CellLists(self._checked(CELL_OFFSETS), self._checked(CELL_DOCUMENTS))
 
     @cached_property
     def faiss(self) -> Any:
         check_bytes(self.folder, self.record.files, FAISS)
         return faiss_file.read(self.folder / FAISS)
 
+    def tokens_of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The token ids of the documents, end to end, and the documents' offsets among them."""
+        self._tokens.check(self.offsets[documents], self.offsets[documents + 1])
+        rows, offsets = rows_of(self.offsets, documents)
+        return self._tokens.rows[rows], offsets
+
     def frequencies_of(self, documents: NDArray[np.int64]) -> Frequencies:
-        """Counted over some of the documents."""
+        """Token frequencies of these documents alone."""
         if len(documents) == len(self):
             return self.frequencies
         total = Frequencies.none()
         for first in range(0, len(documents), _DOCUMENTS_PER_BLOCK):  # bounded memory for any filter
-            some = documents[first : first + _DOCUMENTS_PER_BLOCK]
-            rows, offsets = rows_of(self.offsets, some)
-            total += Frequencies.of(self.token_ids[rows], offsets)
+            total += Frequencies.of(*self.tokens_of(documents[first : first + _DOCUMENTS_PER_BLOCK]))
         return total
 
     def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
@@ -106,24 +121,21 @@ class Segment:
 
     def _checked(self, name: str) -> NDArray[Any]:
         check_bytes(self.folder, self.record.files, name)
-        return self._array(name)
-
-    def _array(self, name: str) -> NDArray[Any]:
         return open_array(self.folder / name)
 
 
 def rows_of(offsets: NDArray[np.int64], documents: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of some documents, end to end, and the offsets that these have then."""
+    """The rows of the documents, end to end, and the offsets of the documents among them."""
     starts, lengths = offsets[documents], offsets[documents + 1] - offsets[documents]
     ends = np.concatenate([[0], np.cumsum(lengths)])
     return np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths), ends
 
 
 def read_frequencies(folder: Path) -> Frequencies:
-    token_ids, collection, document = open_array(folder / "frequencies.npy")
+    token_ids, collection, document = open_array(folder / FREQUENCIES)
     return Frequencies(token_ids.astype(np.int32), collection, document)
 
 
 def write_frequencies(folder: Path, counted: Frequencies) -> None:
     counts = np.stack([counted.token_ids.astype(np.int64), counted.collection, counted.document])
-    np.save(folder / "frequencies.npy", counts)
+    np.save(folder / FREQUENCIES, counts)

@@ -1,6 +1,6 @@
 """One committed state of an index, opened: what a search reads from beginning to end, whatever is written meanwhile.
 
-Documents have numbers here too, those of the first segment first. A deleted document keeps its number until its
+Documents have numbers here too: those of the first segment come first. A deleted document keeps its number until its
 segment is rewritten.
 """
 
@@ -22,20 +22,23 @@ from ..kernels.maxsim import PreparedQuery
 from ..records import GATHERERS, EncodedText, GatherName, check_docno
 from .checksums import check_files
 from .codebooks import Codebook
-from .codecs.stores import Float16Store, Int8Store, Store
+from .codecs import codec
+from .file_names import NUMBERS
 from .files import REMEDY, open_array
-from .filters import Filter
+from .filters import Filter, KnownKeys, check_keys
 from .locks import FolderGoneError, Hold
 from .manifest import DELETIONS, SEGMENTS, Manifest, widest
+from .rounding import Store
 from .segments import Segment, read_frequencies
 
 _FILTERS_KEPT = 64
+_FILTER_BYTES_KEPT = 64 << 20  # of all filters together; one is always kept
 _T = TypeVar("_T")
 
 
 class Snapshot:
     def __init__(self, path: Path, manifest: Manifest, earlier: Snapshot | None = None) -> None:
-        """Parts that an earlier snapshot has open are taken over from it."""
+        """Folders that an earlier snapshot has open are taken over from it."""
         self.path = path
         self.manifest = manifest
         known: dict[str, Segment] = {}
@@ -43,11 +46,12 @@ class Snapshot:
             self.codebook: Codebook = earlier.codebook
             known = {segment.record.name: segment for segment in earlier.segments}
         else:
-            self.codebook = Codebook(path, manifest)
+            self.codebook = Codebook(path, manifest.codebook)
+        self.codec = codec(manifest.store)
         self.segments: tuple[Segment, ...] = tuple(
             known[record.name]
             if record.name in known
-            else Segment(path / SEGMENTS / record.name, record, manifest.store, self.codebook)
+            else Segment(path / SEGMENTS / record.name, record, self.codec, self.codebook, manifest.dim)
             for record in manifest.segments
         )
         sizes = [len(segment) for segment in self.segments]
@@ -62,7 +66,7 @@ class Snapshot:
                 check_files(folder, record.deletions.files)
                 if self.live is None:
                     self.live = np.ones(sum(sizes), dtype=bool)
-                self.live[first + open_array(folder / "numbers.npy")] = False
+                self.live[first + open_array(folder / NUMBERS)] = False
                 self._gone.append(read_frequencies(folder))
         self._kept: dict[str, Any] = {}
         self._kept_for_good: dict[str, Any] = {} if earlier is None else earlier._kept_for_good
@@ -72,7 +76,7 @@ class Snapshot:
 
     @classmethod
     def open(cls, path: Path, earlier: Snapshot | None = None) -> Snapshot:
-        """The newest state. A writer may replace it between two reads: then what is newer still is opened."""
+        """The newest state. If a writer replaces it while it is opened, the one that replaced it is opened."""
         manifest = Manifest.read(path)
         while True:
             try:
@@ -102,11 +106,8 @@ class Snapshot:
 
     @cached_property
     def store(self) -> Store:
-        if self.manifest.store == "float16":
-            return Float16Store()
-        int8 = self.codebook.int8
-        assert int8 is not None
-        return Int8Store(int8.centre, int8.step, widest(self.manifest.segments))
+        """Decodes rows, and prepares queries for them."""
+        return self.codec.store(self.codebook, widest(self.manifest.segments))
 
     @property
     def embedded(self) -> list[tuple[int, Segment]]:
@@ -115,7 +116,7 @@ class Snapshot:
         return [(first, segment) for first, segment in segments if segment.record.embeddings]
 
     def keep(self, name: str, make: Callable[[], _T]) -> _T:
-        """An object that is made when it is first asked for, by one thread, and lives as long as this snapshot."""
+        """An object that is made by the first call, in one thread, and lives as long as this snapshot."""
         with self._keeping:
             if name not in self._kept:
                 self._kept[name] = make()
@@ -140,26 +141,21 @@ class Snapshot:
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         """Every token of a document with every query embedding, (tokens, query embeddings); and the tokens' ids."""
         segment, number = self.place(self.number(docno))
-        start, end = segment.offsets[number : number + 2]
-        return segment.similarities(self.store.prepare(query.embeddings), number), segment.token_ids[start:end]
+        token_ids, _ = segment.tokens_of(np.array([number]))
+        return segment.similarities(self.store.prepare(query.embeddings), number), token_ids
 
     def by_segment(self, documents: NDArray[np.int64]) -> list[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each segment that has some of the documents: their places in the array, their numbers in the segment."""
-        homes = np.searchsorted(self.firsts, documents, side="right") - 1
+        """For each segment with any of the documents: their places in the array, their numbers in the segment."""
+        segment_numbers = np.searchsorted(self.firsts, documents, side="right") - 1
         parts = []
-        for i in np.unique(homes).tolist():
-            places = np.flatnonzero(homes == i)
+        for i in np.unique(segment_numbers).tolist():
+            places = np.flatnonzero(segment_numbers == i)
             parts.append((self.segments[i], places, documents[places] - self.firsts[i]))
         return parts
 
     def find(self, docno: str) -> int | None:
-        """The number of a live document."""
-        check_docno(docno)
-        for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
-            number = segment.documents.number(docno)
-            if number is not None and (self.live is None or self.live[first + number]):
-                return int(first + number)
-        return None
+        """The number of a live document; None, which is certain, if there is none with this docno."""
+        return self.find_all([docno]).get(docno)
 
     def number(self, docno: str) -> int:
         found = self.find(docno)
@@ -168,12 +164,21 @@ class Snapshot:
         return found
 
     def find_all(self, docnos: Sequence[str]) -> dict[str, int]:
-        """The numbers of those that are live documents."""
+        """The numbers of those that are live documents. That the others are not is certain.
+
+        A document that is found has the checksum of its row. That there is none is certain only if all databases are as
+        they were written: only then are they read whole, once.
+        """
+        for docno in docnos:
+            check_docno(docno)
         found: dict[str, int] = {}
         for first, segment in zip(self.firsts.tolist(), self.segments, strict=False):
             for docno, number in segment.documents.numbers(docnos).items():
                 if self.live is None or self.live[first + number]:
                     found[docno] = first + number
+        if any(docno not in found for docno in docnos):
+            for segment in self.segments:
+                segment.documents.check()
         return found
 
     def numbers(self, docnos: Sequence[str]) -> NDArray[np.int64]:
@@ -189,8 +194,8 @@ class Snapshot:
 
     def place(self, number: int) -> tuple[Segment, int]:
         """The segment a document is in, and its number there."""
-        home = int(np.searchsorted(self.firsts, number, side="right")) - 1
-        return self.segments[home], number - int(self.firsts[home])
+        i = int(np.searchsorted(self.firsts, number, side="right")) - 1
+        return self.segments[i], number - int(self.firsts[i])
 
     def docnos(self, documents: Sequence[int] | NDArray[np.int64]) -> list[str]:
         docnos = [""] * len(documents)
@@ -199,30 +204,47 @@ class Snapshot:
                 docnos[place] = docno
         return docnos
 
-    def filtered(self, where: str) -> Filtered:
-        """What a filter leaves. The last few are remembered."""
+    def filtered(self, where: str, strict: bool = True) -> Filtered:
+        """What a filter lets through; the last few are kept.
+
+        An error if no document has a key of the filter, or never with that kind of value. With `strict=False` it is
+        not: a shard cannot decide that, because another shard may have the key.
+        """
         with self._lock:
-            if where in self._filters:
+            filtered = self._filters.get(where)
+            if filtered is not None:
                 self._filters.move_to_end(where)
-                return self._filters[where]
-        made = Filtered(self, Filter.parse(where))
-        with self._lock:
-            self._filters[where] = made
-            if len(self._filters) > _FILTERS_KEPT:
-                self._filters.popitem(last=False)
-        return made
+        if filtered is None:
+            filtered = Filtered(self, Filter.parse(where))
+            with self._lock:
+                self._filters[where] = filtered
+                while len(self._filters) > 1 and (
+                    len(self._filters) > _FILTERS_KEPT
+                    or sum(kept.allowed.nbytes for kept in self._filters.values()) > _FILTER_BYTES_KEPT
+                ):
+                    self._filters.popitem(last=False)
+        if strict:
+            check_keys(filtered.condition, filtered.keys)
+        return filtered
 
 
 class Filtered:
     """The documents of a snapshot that a filter lets through."""
 
     def __init__(self, snapshot: Snapshot, condition: Filter) -> None:
+        self.condition = condition
         parts = [condition.mask(segment.documents, len(segment)) for segment in snapshot.segments]
-        self.allowed = np.concatenate([np.zeros(0, dtype=bool), *parts])
+        self.allowed = np.concatenate([np.zeros(0, dtype=bool), *parts])  # (documents,)
         if snapshot.live is not None:
             self.allowed &= snapshot.live
         self.count = int(self.allowed.sum())
         self._segments = snapshot.segments
+        self._documents = len(snapshot)
+
+    @cached_property
+    def keys(self) -> KnownKeys:
+        """What the index knows of the filter's keys: see filters.check_keys."""
+        return KnownKeys.of(self.condition, [segment.documents for segment in self._segments], self._documents)
 
     @cached_property
     def frequencies(self) -> Frequencies:

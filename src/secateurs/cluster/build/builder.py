@@ -1,13 +1,13 @@
 """A corpus to a collection in shards, on all machines of a Ray cluster.
 
-    read      one task per source splits it into pieces: some hundred documents of one shard
+    read      one task per source splits it into pieces: up to 500 documents of one shard
     encode    one task per piece writes its embeddings to a file; a piece whose file is there is done
-    survey    one task per shard finds docnos that occur twice, and sums up; together that is the int8 scale of all
+    survey    one task per shard finds docnos that occur twice, and adds up the embeddings for the int8 scale of all
     finish    one task per shard makes an index of its pieces
     commit    shards.json is written
 
-What a task has finished is on disk, so nothing of it is lost with a worker, a machine or this process: Ray starts a
-lost task again, and the same command goes on where an interrupted one stopped.
+What a task has finished is on disk, so it is not lost with a worker, a machine or this process: Ray starts a lost task
+again, and the same command continues where an interrupted one stopped.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from ...progress import progress_bar
 from ...records import DEFAULT_STORE, Document, GatherName, StoreName
 from ...storage.locks import write_lock
 from ...storage.new_index import PRECOMPUTED
-from ...storage.rows import sample_bound
-from ...storage.segment_writer import Recipe, fit_int8
+from ...storage.recipe import Recipe
+from ...storage.rounding import fit_int8
+from ...storage.sampling import sample_bound
 from ...version import __version__
 from ..layout import Layout, ShardRecord, is_sharded, shard_names
 from ..ray_connection import connect, first_line
 from . import tasks
-from .nodes import alive, is_gone, nodes_for, pinned, strategies
-from .piece_stream import hand_over, joint_digest, read_sources
+from .piece_stream import joint_digest, pieces_of_documents, pieces_of_sources
 from .pieces import PieceLostError, Survey
 from .plan import BUILDING, Plan, Scale, check_collection_target, new_names
-from .resume import begin, to_send
-from .sources import Source, expected, sources_of
+from .ray_nodes import assign_nodes, node_gone_error, node_ids, on_node, scheduling_strategies
+from .resume import choose_plan
+from .sources import Source, expected_documents, sources_of
 
 
 def build_shards(
@@ -65,12 +66,12 @@ def build_shards(
                 brings its embeddings
     overwrite   replace a collection, which stays as it is until the new one is ready; or an unfinished build with other
                 settings, or of other documents
-    per_node    each shard on the own disk of one machine, in turn, under the same path; otherwise `path` is on a file
+    per_node    each shard on the disk of one machine, in turn, under the same path; otherwise `path` is on a file
                 system that all machines see
     ray_address of the cluster, if this process is not connected yet: see ray_connection.connect
 
-    The rest as in Index.build. The same call after an interruption goes on with what is missing. Gives how many shards,
-    documents, embeddings, cut documents and bytes there are.
+    The rest as in Index.build. The same call after an interruption continues with what is missing. Gives how many
+    shards, documents, embeddings, cut documents and bytes there are.
     """
     recipe = Recipe(store, (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather)))
     recipe.check()
@@ -80,22 +81,22 @@ def build_shards(
     sources = sources_of(documents)
     loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
     ray = connect(ray_address)
-    nodes = nodes_for(ray, shards, per_node)
-    given = to_send(ray, loaded, isinstance(encoder, str))
+    nodes = assign_nodes(ray, shards, per_node)
+    sent_encoder = tasks.encoder_to_send(ray, loaded, by_name=isinstance(encoder, str))
     building = folder / BUILDING
     building.mkdir(parents=True, exist_ok=True)
     try:
         with write_lock(building, patience=0):
-            check_collection_target(folder, overwrite)  # somebody may have been first
-            wanted = Plan(
+            check_collection_target(folder, overwrite)  # another build may have finished meanwhile
+            new_plan = Plan(
                 tuple(map(ShardRecord, new_names(folder, shards), nodes)),
                 dict(loaded.spec if loaded is not None else PRECOMPUTED),
                 *recipe,
                 None if sources is None else [source.state() for source in sources],
             )
             items: Any = documents  # paths, if there are sources
-            plan = begin(folder, wanted, overwrite, items, on_bad)
-            return _Build(ray, folder, plan, loaded, given, progress, on_bad).run(sources, items)
+            plan = choose_plan(folder, new_plan, overwrite, items, on_bad)
+            return _Build(ray, folder, plan, loaded, sent_encoder, progress, on_bad).run(sources, items)
     except LockedIndexError as error:
         raise LockedIndexError(f"another process is building {path}: wait for it, or stop it") from error
 
@@ -109,7 +110,7 @@ class _Build:
         folder: Path,
         plan: Plan,
         encoder: Encoder | None,
-        given: Any,
+        sent_encoder: Any,
         progress: bool | None,
         on_bad: OnBad | None,
     ) -> None:
@@ -120,8 +121,8 @@ class _Build:
         self._dim = encoder.dim if encoder is not None else 0
         self._progress = progress
         self._on_bad = on_bad
-        self._strategies = strategies(ray, plan)
-        self._given = given
+        self._strategies = scheduling_strategies(ray, plan)
+        self._sent_encoder = sent_encoder
 
     def run(self, sources: list[Source] | None, documents: Iterable[Document | Mapping[str, Any]]) -> dict[str, int]:
         building = self._folder / BUILDING
@@ -130,8 +131,8 @@ class _Build:
             pieces, digest = self._encode(sources, documents)
             if sources is not None and [source.state() for source in sources] != self._plan.corpus:
                 raise SecateursError(
-                    "the corpus has changed while it was read: give the same command with --overwrite, which encodes "
-                    "only what is new"
+                    "the corpus has changed while it was read: give the same command with --overwrite "
+                    "(overwrite=True), which encodes only what is new"
                 )
             if scale is None:
                 scale = self._fit(pieces, digest)
@@ -142,30 +143,30 @@ class _Build:
                 )
             scale = replace(scale, whole=True)
             scale.write(building)
-        sent = self._ray.put(scale)
+        sent_scale = self._ray.put(scale)
         try:
             with progress_bar("finishing shards", len(self._plan.shards), "shards", self._progress) as advance:
-                made = self._each_shard(tasks.finish_shard, [(sent,)] * len(self._plan.shards), advance)
+                shards = self._each_shard(tasks.finish_shard, [(sent_scale,)] * len(self._plan.shards), advance)
         except PieceLostError:
             replace(scale, whole=False).write(building)
             raise
         self._commit()
-        return {"shards": len(made)} | {name: sum(facts[name] for facts in made) for name in made[0]}
+        return {"shards": len(shards)} | {name: sum(facts[name] for facts in shards) for name in shards[0]}
 
     def _encode(
         self, sources: list[Source] | None, documents: Iterable[Document | Mapping[str, Any]]
     ) -> tuple[list[list[int]], str | None]:
-        """Of each shard, of each source, how many pieces; and a digest of documents that no source has."""
+        """Of each shard, of each source, how many pieces; and a digest of the documents if a program has given them."""
         shards = len(self._plan.shards)
         counts = [[0] * (1 if sources is None else len(sources)) for _ in range(shards)]
         digests: list[str] = []
         encode = self._ray.remote(tasks.encode_piece)
         running: dict[Any, int] = {}
         if sources is None:
-            pieces = hand_over(self._ray, documents, shards, self._on_bad)
+            pieces = pieces_of_documents(self._ray, documents, shards, self._on_bad)
         else:
-            pieces = read_sources(self._ray, sources, shards, self._on_bad, self._get)
-        total = expected(sources, documents)
+            pieces = pieces_of_sources(self._ray, sources, shards, self._on_bad, self._get)
+        total = expected_documents(sources, documents)
         with closing(pieces), progress_bar("encoding documents", total, "passages", self._progress) as advance:
             try:
                 for source, head, piece in pieces:
@@ -174,9 +175,8 @@ class _Build:
                         digests.append(head.digest)
                     advance(len(head.problems))
                     start = encode.options(**self._options(head.shard)).remote
-                    running[start(self._folder, self._sent_plan, head.shard, source, head, piece, self._given)] = (
-                        head.shard
-                    )
+                    where = (self._folder, self._sent_plan, head.shard, source)
+                    running[start(*where, head, piece, self._sent_encoder)] = head.shard
                     while len(running) >= self._at_once():
                         advance(self._next(running)[1])
                 while running:
@@ -186,21 +186,21 @@ class _Build:
         return counts, joint_digest(digests) if sources is None else None
 
     def _at_once(self) -> int:
-        """So many pieces that no core waits for the next; asked again each time, since machines come and go."""
+        """So many pieces that no core waits for the next. Counted each time, because nodes come and go."""
         return 2 + 2 * int(self._ray.cluster_resources().get("CPU", 1))
 
     def _fit(self, pieces: list[list[int]], digest: str | None) -> Scale:
         """The scale that one index of all documents would have, bit for bit."""
         surveys: list[Survey] = self._each_shard(tasks.survey_shard, [(counts,) for counts in pieces])
-        repeated = [told for survey in surveys for told in survey.repeated]
+        repeated = [problem for survey in surveys for problem in survey.repeated]
         if repeated and self._on_bad is None:
             raise DuplicateDocumentError(
                 f"{repeated[0]}. Nothing that was encoded is lost: the same command with --skip-bad (on_bad=...) keeps "
                 "the first of each docno and finishes"
             )
-        for told in repeated:
+        for problem in repeated:
             assert self._on_bad is not None
-            self._on_bad(told)
+            self._on_bad(problem)
         dims = {len(survey.total) for survey in surveys if survey.embeddings}
         dims = dims or {len(survey.total) for survey in surveys if len(survey.total)} or {self._dim}
         if len(dims) > 1:
@@ -212,8 +212,8 @@ class _Build:
         if self._plan.recipe.has_int8:
             bound = sample_bound(count)
             samples = self._each_shard(tasks.sample_shard, [(counts, bound) for counts in pieces])
-            kept = [sample for sample in samples if len(sample)]
-            int8 = fit_int8(total, count, np.concatenate(kept) if kept else np.empty((0, dim), np.float16))
+            rows = [sample for sample in samples if len(sample)]  # each (rows, dim)
+            int8 = fit_int8(total, count, np.concatenate(rows) if rows else np.empty((0, dim), np.float16))
         return Scale(
             plan=self._plan.id,
             pieces=pieces,
@@ -229,13 +229,13 @@ class _Build:
         before = Layout.read(self._folder).shards if is_sharded(self._folder) else ()
         Layout(self._plan.shards, f"secateurs {__version__}").write(self._folder)
         names = [record.name for record in self._plan.shards]
-        owners = {record.node for record in (*before, *self._plan.shards)}
+        nodes = {record.node for record in (*before, *self._plan.shards)}
         clean = self._ray.remote(tasks.tidy)
-        for node, node_id in alive(self._ray).items():
-            if node in owners:
-                start = clean.options(num_cpus=0, scheduling_strategy=pinned(node_id)).remote
-                with suppress(SecateursError, OSError, self._ray.exceptions.RayError):  # the collection is there
-                    self._get(start(self._folder, names), "tidying up")
+        for node, node_id in node_ids(self._ray).items():
+            if node in nodes:
+                start = clean.options(num_cpus=0, scheduling_strategy=on_node(node_id)).remote
+                with suppress(SecateursError, OSError, self._ray.exceptions.RayError):  # the collection is finished
+                    self._get(start(self._folder, names), "removing what is left over")
         with suppress(OSError):
             tasks.tidy(self._folder, names)
 
@@ -250,10 +250,9 @@ class _Build:
         running: dict[Any, int] = {}
         results: dict[int, Any] = {}
         try:
-            for shard, own in enumerate(arguments):
-                running[remote.options(**self._options(shard)).remote(self._folder, self._sent_plan, shard, *own)] = (
-                    shard
-                )
+            for shard, shard_arguments in enumerate(arguments):
+                start = remote.options(**self._options(shard)).remote
+                running[start(self._folder, self._sent_plan, shard, *shard_arguments)] = shard
             while running:
                 shard, result = self._next(running)
                 results[shard] = result
@@ -266,7 +265,7 @@ class _Build:
         return {"num_cpus": tasks.CORES, "max_retries": tasks.RETRIES, "scheduling_strategy": self._strategies[shard]}
 
     def _next(self, running: dict[Any, int]) -> tuple[int, Any]:
-        """The shard and the result of the task that is ready first, which is taken out."""
+        """The shard and the result of the task that is ready first. It is removed from `running`."""
         (done, *_), _ = self._ray.wait(list(running))
         shard = running.pop(done)
         return shard, self._get(done, f"a task of {self._plan.shards[shard].name}", shard)
@@ -276,14 +275,16 @@ class _Build:
             self._ray.cancel(task)
 
     def _get(self, task: Any, work: str, shard: int | None = None) -> Any:
-        """A task's result; what went wrong in it as an error of our own, in one line."""
+        """A task's result. What went wrong in it is raised as a SecateursError of one line."""
         exceptions = self._ray.exceptions
         try:
             return self._ray.get(task)
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, SecateursError | OSError | MemoryError):
                 raise error.cause from None
-            if isinstance(error.cause, exceptions.RaySystemError | ImportError):  # what was sent is not known there
+            if isinstance(
+                error.cause, exceptions.RaySystemError | ImportError
+            ):  # the worker cannot unpickle what was sent
                 raise SecateursError(
                     f"{work} cannot run on a machine of the cluster ({first_line(error.cause)}): all of them need the "
                     "same versions of Python, Ray and Secateurs"
@@ -291,8 +292,8 @@ class _Build:
             raise
         except exceptions.RayError as error:
             record = None if shard is None else self._plan.shards[shard]
-            if record is not None and record.node is not None and record.node not in alive(self._ray):
-                raise is_gone(record) from None
+            if record is not None and record.node is not None and record.node not in node_ids(self._ray):
+                raise node_gone_error(record) from None
             raise SecateursError(
                 f"{work} failed again and again ({first_line(error)}). What is done is kept: give the same command "
                 "again to go on"

@@ -1,4 +1,4 @@
-"""The pieces of a corpus as a stream: (source, head, piece), where the piece itself stays in Ray's memory."""
+"""The pieces of a corpus as a stream of (source, head, piece): the piece itself stays in Ray's memory."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from ...corpus import OnBad, checked
 from ...records import Document
 from ...threads import usable_cores
 from . import tasks
-from .nodes import pinned
 from .pieces import Placed, digest_of, split
+from .ray_nodes import on_node
 from .sources import Source
 
-_AHEAD = 2  # objects that a reader may be ahead of whoever reads the stream: a piece and its head
+_AHEAD = 2  # objects that a reader may be ahead of the stream's consumer: a piece and its head
 
 Stream = Generator[tuple[int, tasks.Head, Any], None, None]
 
 
-def read_sources(
+def pieces_of_sources(
     ray: ModuleType, sources: Sequence[Source], shards: int, on_bad: OnBad | None, get: Callable[[Any, str], Any]
 ) -> Stream:
-    """Several sources at once, in turn, each by a task of its own; `get` gives the result of a task.
+    """The pieces of several sources in turn, each read by a task; `get` gives the result of a task.
 
-    On this machine, because the corpus may be nowhere else, and one core reads for hundreds that encode.
+    The tasks run on this machine: the corpus may be nowhere else, and one core reads for hundreds that encode.
     """
     reader = ray.remote(tasks.read_source).options(
         num_returns="streaming",
-        num_cpus=0,  # they wait most of the time, and must not keep encoders from running
+        num_cpus=0,  # readers wait most of the time, and must not take a core from the encoders
         max_retries=tasks.RETRIES,
-        scheduling_strategy=pinned(ray.get_runtime_context().get_node_id()),
+        scheduling_strategy=on_node(ray.get_runtime_context().get_node_id()),
         _generator_backpressure_num_objects=_AHEAD,
     )
     waiting = deque(enumerate(sources))
@@ -58,17 +58,17 @@ def read_sources(
             ray.cancel(stream)
 
 
-def hand_over(
+def pieces_of_documents(
     ray: ModuleType, documents: Iterable[Document | Mapping[str, Any]], shards: int, on_bad: OnBad | None
 ) -> Stream:
-    """Documents of a program, as if they were one source."""
+    """The pieces of documents that a program has, as if they were one source."""
     for piece in split(_with_places(documents, on_bad), shards):
         head = tasks.Head(piece.shard, piece.number, len(piece.documents), digest_of(piece.documents), [])
         yield 0, head, ray.put(piece.documents)
 
 
 def digest_of_all(documents: Iterable[Document | Mapping[str, Any]], shards: int, on_bad: OnBad | None) -> str:
-    """By which a program's documents are known again."""
+    """Tells whether a program has given the same documents again."""
     pieces = split(_with_places(documents, on_bad), shards)
     return joint_digest(digest_of(piece.documents) for piece in pieces)
 

@@ -1,7 +1,7 @@
-"""A corpus in pieces: some hundred documents of one shard, encoded together and kept in a file until the shard is made.
+"""A corpus in pieces: up to 500 documents of one shard, encoded together and kept in a file until the shard is made.
 
     building/shard-0003/00001-000017.npz    piece 17 of what source 1 has for shard 3
-      digest      of what was encoded, and by which encoder: a file with the right one is not made again
+      digest      of what was encoded, and by which encoder: a file with the expected one is not written again
       documents   JSON, a line per document: place, docno, text, metadata
       hashes      (documents,) uint64, of the docnos
       lengths     (documents,) int64, embeddings of each
@@ -9,9 +9,10 @@
       rows        (embeddings, dim) float16
       token_ids, token_kinds    (embeddings,)
       total       (dim,) float64, the exact sum of the rows
-      unit        (documents,) bool, whether its embeddings had length 1 before they were rounded
+      unit        (documents,) bool, whether the document's embeddings had length 1 before they were rounded
 
-A file appears whole or not at all. Which documents are in a piece depends on the corpus and the number of shards alone.
+A file appears whole or not at all. Which documents a piece has depends on nothing but the corpus and the number of
+shards.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from ...encoders import Encoder
 from ...errors import DamagedIndexError, UsageError
 from ...hashing import hash_of
 from ...records import Document, EncodedText
+from ...storage.embeddings import are_unit, check_embeddings, encode, exact_sum
 from ...storage.files import write_atomically
-from ...storage.rows import sampled_rows
-from ...storage.segment_writer import Item, are_unit, check_embeddings, encode, exact_sum
+from ...storage.indexing import Item
+from ...storage.sampling import sampled_rows
 from ..layout import shard_of
 
-SIZE = 500  # documents of a piece: some seconds of work for one core, which is what a lost worker costs
+SIZE = 500  # documents of a piece: a few seconds of work for one core, which is what a lost worker costs
 HELD = 256 << 20  # bytes of documents that wait for their pieces to be full, at most
 _OVERHEAD = 500  # bytes that Python needs for a document, beside its text and metadata
 _UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
@@ -53,13 +55,13 @@ class Piece(NamedTuple):
 
 
 class PieceLostError(DamagedIndexError):
-    """A piece that was written is not there, or not whole. What is left of it is removed."""
+    """A piece that was written is missing or damaged. What is left of it is removed."""
 
 
 def split(items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HELD) -> Iterator[Piece]:
     """Documents to pieces of at most `size`, each of one shard, in the documents' order.
 
-    While more than `held` bytes wait, whichever shard has most of them gets a smaller piece.
+    While more than `held` bytes wait, the shard that has most of them gets a smaller piece.
     """
     waiting: list[list[Placed]] = [[] for _ in range(shards)]
     sizes = [0] * shards
@@ -75,9 +77,9 @@ def split(items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HE
     for place, document in items:
         shard = shard_of(document.docno, shards)
         waiting[shard].append((place, document))
-        own = _size_of(document)
-        sizes[shard] += own
-        total += own
+        size_of_document = _size_of(document)
+        sizes[shard] += size_of_document
+        total += size_of_document
         if len(waiting[shard]) < size:
             if total <= held:
                 continue
@@ -96,7 +98,7 @@ def _size_of(document: Document) -> int:
 
 
 def digest_of(documents: Iterable[Placed]) -> str:
-    """Of what they are, wherever that was read."""
+    """Of the documents themselves, not of the places they were read from."""
     digest = hashlib.blake2b(digest_size=16)
     for _, document in documents:
         digest.update(_line("", document))
@@ -113,7 +115,7 @@ def piece_path(folder: Path, source: int, number: int) -> Path:
 
 
 def is_written(path: Path, digest: str) -> bool:
-    """Whether the file is there, with that digest, and every byte of it as it was written."""
+    """Whether the file is there with that digest, and every byte as it was written."""
     try:
         with zipfile.ZipFile(path) as file:
             return str(_member(file, "digest")) == digest and file.testzip() is None
@@ -122,33 +124,33 @@ def is_written(path: Path, digest: str) -> bool:
 
 
 def _member(file: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """Read whole, and its checksum compared, before anything of it is believed."""
+    """An array of the file. All of its bytes are read and their checksum compared before it is parsed."""
     array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(file.read(f"{name}.npy")))
     return array
 
 
 def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None, digest: str) -> None:
-    """Encode the documents, or take what they bring, and write the file."""
+    """Encode the documents, or take the embeddings that they bring, and write the file."""
     dim = encoder.dim if encoder is not None else None
     encoded: list[EncodedText] = []
-    for (place, _), one in zip(documents, encode((document for _, document in documents), encoder), strict=True):
-        dim = dim or one.embeddings.shape[1] or None
-        check_embeddings(one, dim, place)
-        encoded.append(one)
-    rows = np.concatenate([one.embeddings.reshape(len(one), dim or 0).astype(np.float16) for one in encoded])
+    for (place, _), text in zip(documents, encode((document for _, document in documents), encoder), strict=True):
+        dim = dim or text.embeddings.shape[1] or None
+        check_embeddings(text, dim, place)
+        encoded.append(text)
+    rows = np.concatenate([text.embeddings.reshape(len(text), dim or 0).astype(np.float16) for text in encoded])
     content = io.BytesIO()
     np.savez(
         content,
         digest=np.array(digest),
         documents=np.frombuffer(b"".join(_line(place, document) for place, document in documents), dtype=np.uint8),
         hashes=np.array([hash_of(document.docno) for _, document in documents], dtype=np.uint64),
-        lengths=np.array([len(one) for one in encoded], dtype=np.int64),
-        cut=np.array([one.cut for one in encoded], dtype=np.int64),
+        lengths=np.array([len(text) for text in encoded], dtype=np.int64),
+        cut=np.array([text.cut for text in encoded], dtype=np.int64),
         rows=rows,
-        token_ids=np.concatenate([one.token_ids for one in encoded]),
-        token_kinds=np.concatenate([one.token_kinds for one in encoded]),
+        token_ids=np.concatenate([text.token_ids for text in encoded]),
+        token_kinds=np.concatenate([text.token_kinds for text in encoded]),
         total=exact_sum(rows),
-        unit=np.array([are_unit(one) for one in encoded], dtype=bool),
+        unit=np.array([are_unit(text) for text in encoded], dtype=bool),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, content.getvalue())
@@ -160,12 +162,12 @@ def _line(place: str, document: Document) -> bytes:
 
 
 class Survey(NamedTuple):
-    """What must be known of every shard before one of them can be made."""
+    """What must be known of every shard before the first can be finished."""
 
     embeddings: int
     total: NDArray[np.float64]  # (dim,), the exact sum
     unit: bool
-    repeated: list[str]  # where a docno occurs again, and where it was before
+    repeated: list[str]  # a message for each document whose docno occurred before: both places
 
 
 class Pieces:
@@ -176,20 +178,20 @@ class Pieces:
 
     @cached_property
     def _repeated(self) -> dict[int, dict[int, str]]:
-        """By piece and position the documents that are not the first with their docno, and what to say of each."""
+        """By piece and position a message for each document that is not the first with its docno."""
         hashes = [self._array(i, "hashes") for i in range(len(self._paths))]
         values, counts = np.unique(np.concatenate([*hashes, np.empty(0, np.uint64)]), return_counts=True)
         suspects = values[counts > 1]
         places: dict[str, str] = {}
         repeated: dict[int, dict[int, str]] = {}
-        for i, own in enumerate(hashes):
-            positions = np.flatnonzero(np.isin(own, suspects)).tolist()
+        for i, hashes_of_piece in enumerate(hashes):
+            positions = np.flatnonzero(np.isin(hashes_of_piece, suspects)).tolist()
             lines = self._lines(i) if positions else []
             for position in positions:
                 place, docno, *_ = json.loads(lines[position])
                 if docno in places:
-                    told = f"{place}: docno {docno!r} is already that of {places[docno]}"
-                    repeated.setdefault(i, {})[position] = told
+                    problem = f"{place}: docno {docno!r} is already that of {places[docno]}"
+                    repeated.setdefault(i, {})[position] = problem
                 else:
                     places[docno] = place
         return repeated
@@ -210,7 +212,7 @@ class Pieces:
                 total += part
             unit &= bool(self._array(i, "unit")[kept].all())
             embeddings += int(lengths[kept].sum())
-        repeated = [told for piece in self._repeated.values() for told in piece.values()]
+        repeated = [problem for piece in self._repeated.values() for problem in piece.values()]
         return Survey(embeddings, total, unit, repeated)
 
     def sample(self, bound: int) -> NDArray[np.float16]:
@@ -219,9 +221,9 @@ class Pieces:
         for i in range(len(self._paths)):
             kept, lengths = self._kept(i), self._array(i, "lengths")
             offsets = np.concatenate([[0], np.cumsum(lengths[kept])])
-            some = sampled_rows(self._array(i, "hashes")[kept], offsets, bound)
-            if len(some):
-                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][some])
+            row_numbers = sampled_rows(self._array(i, "hashes")[kept], offsets, bound)
+            if len(row_numbers):
+                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][row_numbers])
         return np.concatenate(drawn) if drawn else np.empty((0, 0), dtype=np.float16)
 
     def items(self) -> Iterator[Item]:
@@ -233,8 +235,8 @@ class Pieces:
             for position, line in enumerate(self._lines(i)):
                 if kept[position]:
                     place, docno, text, metadata = json.loads(line)
-                    own = slice(offsets[position], offsets[position + 1])
-                    encoded = EncodedText(rows[own], ids[own], kinds[own], int(cut[position]))
+                    embeddings = slice(offsets[position], offsets[position + 1])
+                    encoded = EncodedText(rows[embeddings], ids[embeddings], kinds[embeddings], int(cut[position]))
                     yield place, Document(docno, text, metadata, encoded)
 
     def _kept(self, i: int) -> NDArray[np.bool_]:
@@ -254,5 +256,6 @@ class Pieces:
                 self._paths[i].unlink()
             raise PieceLostError(
                 f"{self._paths[i]} was written and cannot be read any more ({error}): give the same command again, "
-                "which encodes it anew. If that is no cure, not all machines see the same folder: build with --per-node"
+                "which encodes it again. If that does not help, not all machines see the same folder: build with "
+                "--per-node"
             ) from error

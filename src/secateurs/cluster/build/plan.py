@@ -1,11 +1,11 @@
-"""What a build has decided, on disk, so that the same command goes on after whatever has happened.
+"""What a build has decided, on disk, so that the same command continues after any interruption.
 
 big.sec/building/
   plan.json                 the settings; written first
   shard-0003/*.npz          encoded pieces, see pieces.py
   scale.json                the int8 scale of all shards, and how many pieces each has; written when all are encoded.
                             No shard is finished before it is there
-  shard-0003/finished.json  the shard's index is at its place; its pieces are gone, or can go
+  shard-0003/finished.json  the shard's index is at its place; its pieces are gone, or can be removed
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ import numpy as np
 
 from ...errors import SecateursError
 from ...records import GatherName, StoreName
-from ...storage.codecs.stores import Int8Store
 from ...storage.files import new_folder_name, write_atomically
 from ...storage.locks import LOCK
-from ...storage.segment_writer import Recipe
-from ..layout import SHARDS, Layout, ShardRecord, is_sharded, shard_names
+from ...storage.manifest import SHARDS
+from ...storage.recipe import Recipe
+from ...storage.rounding import Int8Store
+from ..layout import Layout, ShardRecord, is_sharded, shard_names
 
 BUILDING = "building"
 PLAN, SCALE = "plan.json", "scale.json"
 _NAME = r"shard-\d{4,}(-[0-9a-f]{6})?"  # see new_names
 OURS = re.compile(rf"{_NAME}|\.{_NAME}\.building-.+|{re.escape(SHARDS)}\.[0-9a-f]{{8}}\.new")
-# Not there, of nothing, or of another version: then its step is done again, and finds the pieces that are there.
+# The file is missing, empty or of another version: its step is done again, and uses the pieces that are there.
 _ABSENT = (FileNotFoundError, ValueError, TypeError, KeyError)
 
 
@@ -41,11 +42,11 @@ class Plan:
     encoder: Mapping[str, Any]
     store: StoreName
     gather: tuple[GatherName, ...]
-    corpus: Sequence[Mapping[str, Any]] | None  # sources as they were; None: documents that a program hands over
+    corpus: Sequence[Mapping[str, Any]] | None  # the state of each source; None: a program has the documents
     id: str = field(default_factory=new_folder_name)
 
     def renewed(self) -> Plan:
-        """The same, of which no shard is finished."""
+        """The same settings under a new id, so that no shard counts as finished."""
         return replace(self, id=new_folder_name())
 
     @property
@@ -65,7 +66,7 @@ class Plan:
             return None
 
     def differences(self, other: Plan) -> list[str]:
-        """The settings in which they differ, in words."""
+        """The names of the settings in which they differ."""
         settings: dict[str, Callable[[Plan], Any]] = {
             "number of shards": lambda plan: len(plan.shards),
             "shards per node or not": lambda plan: plan.shards[0].node is not None,
@@ -86,8 +87,8 @@ class Scale:
     dim: int
     centre: Sequence[float] | None  # None where nothing is int8
     step: float | None
-    digest: str | None  # of documents that a program handed over
-    whole: bool = True  # False: a piece was lost since, and all are looked through again
+    digest: str | None  # of the documents, if a program has given them
+    whole: bool = True  # False: a piece was lost since, and all pieces are checked again
 
     @property
     def int8(self) -> Int8Store | None:
@@ -108,11 +109,12 @@ class Scale:
 
 
 def check_collection_target(folder: Path, overwrite: bool) -> None:
-    """Raise if a collection may not be made there: before any work is done."""
+    """Raise if a collection may not be built at this folder: before any work is done."""
     if is_sharded(folder):
         if not overwrite:
             raise SecateursError(
-                f"there is a collection in shards at {folder} already: choose another name, or allow overwriting"
+                f"there is a collection in shards at {folder} already: choose another name, or replace it with "
+                "--overwrite (overwrite=True)"
             )
     elif folder.exists() and not (folder.is_dir() and _is_ours(folder)):
         raise SecateursError(
@@ -121,7 +123,7 @@ def check_collection_target(folder: Path, overwrite: bool) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether nothing is there but what an unfinished build has left."""
+    """Whether the folder has nothing but what an unfinished build has left."""
     names = {path.name for path in folder.iterdir()}
     if not names:
         return True
@@ -135,7 +137,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def has_pieces(folder: Path, plan: Plan) -> bool:
-    """Whether a build has got so far that something would be lost with it. On other machines' disks nobody knows."""
+    """Whether a build has encoded anything. On the disks of other machines that is not known, and assumed."""
     return any(record.node is not None for record in plan.shards) or any((folder / BUILDING).glob("*/*"))
 
 
@@ -143,12 +145,12 @@ def unfinished(folder: Path) -> Plan | None:
     """The plan of a build that was interrupted, if there is one."""
     plan = Plan.read(folder / BUILDING)
     if plan is not None and is_sharded(folder) and Layout.read(folder).shards == plan.shards:
-        return None  # finished, only not tidied up
+        return None  # finished, but its folder was not removed
     return plan
 
 
 def new_names(folder: Path, count: int) -> list[str]:
-    """Names for shards beside which those of the present collection can stay until the new ones are ready."""
+    """Names that no shard of the present collection has, which stays until the new shards are ready."""
     names = shard_names(count)
     if not (folder / SHARDS).exists() and not any((folder / name).exists() for name in names):
         return names

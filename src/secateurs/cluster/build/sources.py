@@ -1,4 +1,4 @@
-"""Where the documents of a build come from: files, folders and ir_datasets, or a program that hands them over."""
+"""Where the documents of a build come from: files, folders and ir_datasets, or a program that has them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LONG_TO_COUNT = 1 << 30  # bytes
 
 class Source(NamedTuple):
     given: str  # as the user wrote it, for messages
-    path: str  # from the root, because a task runs in a folder of its own
+    path: str  # absolute, because a task runs in another folder
 
     @classmethod
     def of(cls, given: str | Path) -> Source:
-        """Raises if there is nothing to read."""
+        """Raise if there is nothing to read."""
         read_places(given)
         name = str(given)
         return cls(name, name if name.startswith(IR_DATASETS) else str(Path(given).absolute()))
@@ -33,14 +33,16 @@ class Source(NamedTuple):
         except SecateursError as error:
             message = self._shown(str(error))
             if not self.path.startswith(IR_DATASETS):
-                message += ". When that is mended, the same command with --overwrite goes on: what is encoded is kept"
+                message += (
+                    ". When that is corrected, the same command with --overwrite goes on: what is encoded is kept"
+                )
             raise type(error)(message) from error
 
     def _shown(self, message: str) -> str:
         return message.replace(self.path, self.given, 1)
 
     def state(self) -> dict[str, Any]:
-        """By which it is known again."""
+        """Changes when the source changes."""
         if self.path.startswith(IR_DATASETS):
             return {"name": self.path}
         path = Path(self.path)
@@ -57,15 +59,15 @@ def sources_of(documents: str | Path | Iterable[Any]) -> list[Source] | None:
     """One path, or a list of nothing but paths, as sources; None if these are documents themselves."""
     if isinstance(documents, str | Path):
         return [Source.of(documents)]
-    if isinstance(documents, list | tuple) and documents and all(isinstance(one, str | Path) for one in documents):
-        return [Source.of(one) for one in documents]
+    if isinstance(documents, list | tuple) and documents and all(isinstance(path, str | Path) for path in documents):
+        return [Source.of(path) for path in documents]
     return None
 
 
-def expected(
+def expected_documents(
     sources: list[Source] | None, documents: str | Path | Iterable[Document | Mapping[str, Any]]
 ) -> int | None:
-    """How many documents, for a progress bar; None if that is not known, or long to count."""
+    """How many documents, for a progress bar; None if that is not known, or would take long to count."""
     if sources is None:
         return len(documents) if isinstance(documents, list | tuple) else None
     if sum(source.state().get("bytes", 0) for source in sources) > _LONG_TO_COUNT:

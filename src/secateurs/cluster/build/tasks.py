@@ -1,6 +1,6 @@
-"""What runs elsewhere: the Ray tasks of a build, as plain functions. Each can be run again at any moment.
+"""The Ray tasks of a build, as plain functions. Each can be run again at any time.
 
-What goes wrong with the user's data is raised as one of our own errors, which building.py unwraps.
+What is wrong with the user's data is raised as a SecateursError, which builder.py unwraps.
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from pickle import PicklingError
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...encoders import Encoder, load_encoder
-from ...errors import EncoderMismatchError, SecateursError
+from ...errors import EncoderMismatchError, SecateursError, UsageError
 from ...index import Index
-from ...storage.codebooks import Learnt
+from ...storage.codebooks import CodebookContent
 from ...storage.files import write_atomically
 from ...storage.locks import retire
 from ...storage.new_index import make_index
 from ...threads import granted_cores
 from ..layout import shard_names
+from ..ray_connection import first_line
 from .pieces import (
     Pieces,
     Placed,
@@ -38,15 +41,16 @@ from .pieces import (
 from .plan import BUILDING, OURS, PLAN, Plan, Scale
 from .sources import Source
 
-RETRIES = 5  # of a task whose worker or machine died
+RETRIES = 5  # of a task whose worker or node died
 FINISHED = "finished.json"
 CORES = 1  # of a task
 
+_LOADED_BY_NAME = ("onnx", "st")  # kinds of encoders that a task can load by the model's name
 _loaded: dict[str, Encoder] = {}  # by fingerprint; a worker process runs many tasks
 
 
 class Head(NamedTuple):
-    """Told of a piece before the piece itself, to whoever decides where that goes."""
+    """Comes before a piece in the stream of a reader, and decides where the piece goes."""
 
     shard: int
     number: int
@@ -56,7 +60,7 @@ class Head(NamedTuple):
 
 
 def read_source(source: Source, shards: int, skip_bad: bool) -> Iterator[Head | list[Placed] | list[str]]:
-    """For each piece its head and its documents, and last the remaining problems."""
+    """For each piece its head and its documents; at the end the remaining problems."""
     problems: list[str] = []
     for piece in split(source.read(problems.append if skip_bad else None), shards):
         yield Head(piece.shard, piece.number, len(piece.documents), digest_of(piece.documents), problems.copy())
@@ -72,32 +76,55 @@ def encode_piece(
     source: int,
     head: Head,
     documents: Sequence[Placed],
-    given: Encoder | None,
+    sent_encoder: Encoder | None,
 ) -> int:
-    """How many documents are in the file, which is left as it is if it is there already."""
+    """Write the file of a piece, unless it is there already. Gives how many documents it has."""
     record = plan.shards[shard]
     if record.node is None and not (folder / BUILDING / PLAN).is_file():
         raise SecateursError(
             f"{platform.node()} does not see {folder}: put it on a file system that all machines of the Ray cluster "
-            "share, or build with --per-node (per_node=True), which keeps each shard on a machine's own disk"
+            "share, or build with --per-node (per_node=True), which keeps each shard on the disk of one machine"
         )
-    own = _own(folder, plan, shard)
-    if _is_finished(own, plan):
+    pieces = _pieces_folder(folder, plan, shard)
+    if _is_finished(pieces, plan):
         return head.documents
-    path = piece_path(own, source, head.number)
+    path = piece_path(pieces, source, head.number)
     digest = f"{plan.encoder.get('fingerprint')} {head.digest}"
     if not is_written(path, digest):
         with granted_cores(CORES):
-            write_piece(path, documents, given or _encoder(plan.encoder), digest)
+            write_piece(path, documents, sent_encoder or load_recorded_encoder(plan.encoder), digest)
     return head.documents
 
 
-def _encoder(spec: Mapping[str, Any]) -> Encoder | None:
+def encoder_to_send(ray: ModuleType, encoder: Encoder | None, by_name: bool) -> Any:
+    """An encoder in Ray's memory; None if there is none, or if tasks can load it by its name."""
+    if encoder is None or by_name:
+        return None
+    kind, model = encoder.spec["kind"], encoder.spec["model"]
+    if kind not in _LOADED_BY_NAME:
+        try:
+            return ray.put(encoder)
+        except (TypeError, AttributeError, PicklingError) as error:
+            raise UsageError(
+                f"this encoder cannot be sent to other processes ({first_line(error)}): name a model"
+            ) from error
+    with suppress(SecateursError):
+        by_its_name = load_encoder(model, kind, encoder.spec.get("revision"))
+        if by_its_name.spec["fingerprint"] == encoder.spec["fingerprint"]:
+            return None
+    raise UsageError(
+        f"this encoder is not what other processes load as {model!r}: if it has its own settings or linear layer, save "
+        "them in a model folder, and name that"
+    )
+
+
+def load_recorded_encoder(spec: Mapping[str, Any]) -> Encoder | None:
+    """The encoder of a plan, loaded once in each worker process; None where documents bring their embeddings."""
     if spec["kind"] == "precomputed":
         return None
     fingerprint = spec["fingerprint"]
     if fingerprint not in _loaded:
-        encoder = load_encoder(spec["model"], spec["kind"])
+        encoder = load_encoder(spec["model"], spec["kind"], spec.get("revision"))
         if encoder.spec["fingerprint"] != fingerprint:
             raise EncoderMismatchError(
                 f"the model {spec['model']!r} on {platform.node()} ({encoder.spec['fingerprint']}) is not that of the "
@@ -108,54 +135,54 @@ def _encoder(spec: Mapping[str, Any]) -> Encoder | None:
 
 
 def survey_shard(folder: Path, plan: Plan, shard: int, counts: Sequence[int]) -> Survey:
-    return Pieces(_own(folder, plan, shard), counts).survey()
+    return Pieces(_pieces_folder(folder, plan, shard), counts).survey()
 
 
 def sample_shard(folder: Path, plan: Plan, shard: int, counts: Sequence[int], bound: int) -> NDArray[np.float16]:
-    return Pieces(_own(folder, plan, shard), counts).sample(bound)
+    return Pieces(_pieces_folder(folder, plan, shard), counts).sample(bound)
 
 
 def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str, int]:
-    """The shard's pieces become its index, and go. Gives what the index holds."""
+    """Make an index of the shard's pieces, and remove them. Gives what the index holds."""
     name = plan.shards[shard].name
-    own = _own(folder, plan, shard)
-    if not _is_finished(own, plan):
+    pieces = _pieces_folder(folder, plan, shard)
+    if not _is_finished(pieces, plan):
         int8 = scale.int8
         with granted_cores(CORES):
             make_index(
                 folder / name,
-                Pieces(own, scale.pieces[shard]).items(),
+                Pieces(pieces, scale.pieces[shard]).items(),
                 None,
                 plan.recipe,
                 spec=plan.encoder,
-                overwrite=True,  # one of this name is that of a task which died before it said so
+                overwrite=True,  # an index of this name is that of a task that died before it was finished
                 progress=False,
-                codebook=None if int8 is None else Learnt(scale.embeddings[shard], int8),
+                codebook=None if int8 is None else CodebookContent(scale.embeddings[shard], int8),
                 unit=scale.unit[shard],
                 dim=scale.dim,
             )
-        own.mkdir(parents=True, exist_ok=True)
-        write_atomically(own / FINISHED, json.dumps({"plan": plan.id}).encode())
-    for path in own.glob("*.npz"):
+        pieces.mkdir(parents=True, exist_ok=True)
+        write_atomically(pieces / FINISHED, json.dumps({"plan": plan.id}).encode())
+    for path in pieces.glob("*.npz"):
         path.unlink(missing_ok=True)
     facts = Index(folder / name).info()
     return {fact: facts[fact] for fact in ("documents", "embeddings", "cut_documents", "bytes")}
 
 
-def _is_finished(own: Path, plan: Plan) -> bool:
+def _is_finished(pieces: Path, plan: Plan) -> bool:
     with suppress(FileNotFoundError, ValueError, KeyError):
-        return bool(json.loads((own / FINISHED).read_bytes())["plan"] == plan.id)
+        return bool(json.loads((pieces / FINISHED).read_bytes())["plan"] == plan.id)
     return False
 
 
 def tidy(folder: Path, names: Sequence[str]) -> None:
-    """When the collection is there: what it does not name, and what it was built from, goes."""
+    """After the commit: remove shards that the collection does not name, and what it was built from."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if OURS.fullmatch(path.name) and path.name not in names:
             retire(path)
     shutil.rmtree(folder / BUILDING, ignore_errors=True)
 
 
-def _own(folder: Path, plan: Plan, shard: int) -> Path:
-    """Where a shard's pieces are: the same for all plans with so many shards, so that another can use them."""
+def _pieces_folder(folder: Path, plan: Plan, shard: int) -> Path:
+    """The folder of a shard's pieces: the same for all plans with as many shards, so that another plan can use them."""
     return folder / BUILDING / shard_names(len(plan.shards))[shard]

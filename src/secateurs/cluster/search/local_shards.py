@@ -1,59 +1,49 @@
-"""Where the shards are, and how they are asked: all at once, each on its own."""
+"""All shards in this process, each call on a thread of a pool."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from ...errors import SecateursError, UsageError
+from ...errors import CancelledError, SecateursError, UsageError
 from ...threads import usable_cores
 from ..layout import Layout
+from .backend import LOG, Arguments, Commits
 from .shard import Shard
 
-LOG = logging.getLogger("secateurs.cluster")
 
-Arguments = Mapping[int, tuple[Any, ...]]  # by the number of the shard
-Commits = Mapping[int, int]  # the newest that is known of each shard
-
-
-class Fleet(Protocol):
-    def ask(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
-        """One of Shard's methods, on all shards that arguments are given for. With `partial`, those that cannot be
-        reached are left out; without, that is an error."""
-
-    def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
-        """A method that takes as long as it takes, such as a write. If whoever did it is lost, it is done again."""
-
-    def close(self) -> None: ...
-
-
-class LocalFleet:
-    """All shards in this process, on threads."""
-
+class LocalShards:
     def __init__(self, path: Path, layout: Layout) -> None:
         for record in layout.shards:
             if record.node is not None and not (path / record.name).is_dir():
                 raise SecateursError(
-                    f"{record.name} of {path} is on the disk of node {record.node!r}: ask the cluster, with  --ray  "
+                    f"{record.name} of {path} is on the disk of node {record.node!r}: use the cluster, with  --ray  "
                     "of secateurs search, info or serve, or with ShardedIndex(path, ray=...)"
                 )
         self._names = [record.name for record in layout.shards]
-        self._pool = ThreadPoolExecutor(usable_cores(), thread_name_prefix="secateurs-shards")
-        self._shards = list(self._pool.map(Shard, [str(path / name) for name in self._names]))
+        # Two pools: with one, as many compactions, or writes that wait for a lock, as there are threads would leave
+        # none to search with.
+        self._readers = ThreadPoolExecutor(usable_cores(), thread_name_prefix="secateurs-shard-reads")
+        self._workers = ThreadPoolExecutor(usable_cores(), thread_name_prefix="secateurs-shard-work")
+        self.shards: list[Shard] = []
+        try:
+            self.shards += self._readers.map(Shard, [str(path / name) for name in self._names])
+        except BaseException:
+            self.close()
+            raise
 
-    def ask(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
+    def read(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
         running = {
-            number: self._pool.submit(getattr(self._shards[number], method), commits[number], *given)
-            for number, given in arguments.items()
+            number: self._submit(self._readers, number, method, commits[number], shard_arguments)
+            for number, shard_arguments in arguments.items()
         }
         answers = {}
         for number, future in running.items():
             try:
                 answers[number] = future.result()
-            except UsageError:
+            except (UsageError, CancelledError):
                 raise
             except (SecateursError, OSError) as error:
                 if not partial:
@@ -62,7 +52,16 @@ class LocalFleet:
         return answers
 
     def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
-        return self._pool.submit(getattr(self._shards[shard], method), commit, *arguments).result()
+        return self._submit(self._workers, shard, method, commit, arguments).result()
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, shard: int, method: str, commit: int, arguments: tuple[Any, ...]
+    ) -> Future[Any]:
+        # In the caller's context, so that a search that is cancelled stops in its shards too.
+        return pool.submit(copy_context().run, getattr(self.shards[shard], method), commit, *arguments)
 
     def close(self) -> None:
-        self._pool.shutdown()
+        self._readers.shutdown()
+        self._workers.shutdown()
+        for shard in self.shards:
+            shard.close()

@@ -1,4 +1,4 @@
-"""An index, whether it is one folder or a collection in shards."""
+"""Open an index, whether it is one folder or a collection in shards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sharded_index import ShardedIndex
 
 
 def open_index(path: str | Path, ray: str | None = None, replicas: int = 1, **options: Any) -> AnyIndex:
-    """Open whichever is there. The options are those of ShardedIndex."""
+    """An Index or a ShardedIndex, as the folder says. The options are those of ShardedIndex."""
     if is_sharded(Path(path)):
         return ShardedIndex(path, ray=ray, replicas=replicas, **options)
     index = Index(path)

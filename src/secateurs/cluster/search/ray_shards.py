@@ -1,8 +1,8 @@
-"""Shards on Ray: an actor for each replica of each, and what happens when one of them is gone.
+"""Shards on Ray: an actor for each replica of each shard, and what is done when one of them is gone.
 
-A call goes to the replica with the least to do. If its actor or node dies, or it says nothing for a while, the call
-goes to another replica. A replica that failed is not asked again until it has answered a probe; Ray starts its actor
-anew meanwhile, on a node that lives, and the actor opens its shard by itself.
+A call goes to the replica with the fewest calls. If its actor or node dies, or it does not answer for a second, the
+call goes to another replica. A replica that failed gets no call until it has answered a probe. Meanwhile Ray starts its
+actor again, on a node that is alive, and the actor opens its shard by itself.
 """
 
 from __future__ import annotations
@@ -14,23 +14,28 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from ...errors import ShardsMissingError, UsageError, require
+from ...cancellation import stop_if_cancelled
+from ...errors import DuplicateDocumentError, ShardsMissingError, UsageError, require
 from ..layout import Layout, ShardRecord
 from ..ray_connection import connect, first_line
-from .local_shards import LOG, Arguments, Commits
+from .backend import LOG, Arguments, Commits
 from .shard import Shard
 
-_THREADS = 8  # calls that an actor works on at once
-_PATIENCE = 1.0  # seconds after which another replica is asked too
-_GRACE = 1.0  # seconds for which a replica that has just failed is waited for, even by those who take a part
+_READ_THREADS = 8  # searches that an actor runs at the same time
+_WORK_THREADS = 2  # writes and checks that an actor runs beside them
+_WORK = "work"  # the name of their group of threads
+_SECONDS_TO_ANSWER = 1.0  # after which another replica is called too
+_SECONDS_OF_GRACE = 1.0  # for which a replica that has just failed is waited for, even if `partial`
 _PAUSE = 0.02
 _SECONDS_TO_START = 60.0
-_SECONDS_TO_COME_BACK = 60.0  # that a write waits for a replica; one that runs has all the time it needs
+_SECONDS_TO_COME_BACK = 60.0  # that a write waits for a replica; once it runs it has no limit
 _SECONDS_BETWEEN_STARTS = 1.0
+# The fault of the call itself, which every replica would find.
+_CALLERS_FAULT = (UsageError, DuplicateDocumentError)
 
 
 class ShardActor:
-    """A process with one shard. If it cannot be opened, the next call tries again."""
+    """A process with one shard. If the shard cannot be opened, the next call tries again."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -38,12 +43,12 @@ class ShardActor:
         self._shard: Shard | None = None
 
     def call(self, method: str, commit: int, arguments: bytes) -> Any:
-        return getattr(self._opened(), method)(commit, *pickle.loads(arguments))
+        return getattr(self._open_shard(), method)(commit, *pickle.loads(arguments))
 
     def probe(self) -> None:
-        self._opened()
+        self._open_shard()
 
-    def _opened(self) -> Shard:
+    def _open_shard(self) -> Shard:
         with self._lock:
             if self._shard is None:
                 self._shard = Shard(self._path)
@@ -53,28 +58,28 @@ class ShardActor:
 @dataclass(slots=True, eq=False)
 class _Replica:
     record: ShardRecord
-    number: int  # which of the shard's replicas, and where on the round of nodes it begins
+    place: int  # its node is that of this number, counted round all nodes
     actor: Any = None
     started: float = -_SECONDS_BETWEEN_STARTS
-    waiting: set[Any] = field(default_factory=set)  # calls that have not come back; adding to a set needs no lock
-    suspect: bool = False
-    since: float = 0.0
+    unanswered: set[Any] = field(default_factory=set)  # calls; adding to a set needs no lock
+    suspect: bool = False  # failed, and has not answered a probe since
+    suspect_since: float = 0.0
     probe: Any = None
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One method on one shard, until some replica has answered."""
+    """A method on a shard, until a replica has answered."""
 
     shard: int
     commit: int
     arguments: bytes
-    sent: dict[_Replica, float] = field(default_factory=dict)  # to whom that has it now, or refused it, and when
+    sent: dict[_Replica, float] = field(default_factory=dict)  # replicas that have it now or refused it: since when
     running: int = 0
     refusal: BaseException | None = None
 
 
-class RayFleet:
+class RayShards:
     def __init__(self, path: Path, layout: Layout, address: str, replicas: int, seconds: float) -> None:
         connect(address)
         self._ray = require("ray", "ray")
@@ -84,37 +89,42 @@ class RayFleet:
             [_Replica(record, shard + number) for number in range(replicas)]
             for shard, record in enumerate(layout.shards)
         ]
-        everybody = [replica for some in self._replicas for replica in some]
-        for replica in everybody:
+        for replica in self.replicas:
             self._start(replica)
             replica.suspect, replica.probe = True, replica.actor and replica.actor.probe.remote()
-        probes = [replica.probe for replica in everybody if replica.probe is not None]
+        probes = [replica.probe for replica in self.replicas if replica.probe is not None]
         if probes:
             self._ray.wait(probes, num_returns=len(probes), timeout=_SECONDS_TO_START)
 
+    @property
+    def replicas(self) -> list[_Replica]:
+        """Those of all shards."""
+        return [replica for replicas in self._replicas for replica in replicas]
+
     def close(self) -> None:
-        for replica in (replica for some in self._replicas for replica in some):
+        for replica in self.replicas:
             if replica.actor is not None and self._ray.is_initialized():
                 self._ray.kill(replica.actor)
 
-    def ask(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
+    def read(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
         deadline = time.monotonic() + self._seconds
-        different = {id(given): given for given in arguments.values()}  # mostly one, which all are asked
-        packed = {key: pickle.dumps(given) for key, given in different.items()}
-        calls = {shard: _Call(shard, commits[shard], packed[id(given)]) for shard, given in arguments.items()}
+        different = {id(values): values for values in arguments.values()}  # often the same for all shards
+        packed = {key: pickle.dumps(values) for key, values in different.items()}
+        calls = {shard: _Call(shard, commits[shard], packed[id(values)]) for shard, values in arguments.items()}
         running: dict[Any, tuple[_Call, _Replica]] = {}
         answers: dict[int, Any] = {}
         try:
             while calls:
+                stop_if_cancelled()
                 for call in list(calls.values()):
                     self._send(method, call, running)
                     if call.running == 0 and (call.refusal is not None or (partial and self._is_lost(call.shard))):
                         self._give_up(call, partial)
                         del calls[call.shard]
                 if running:
-                    wait = min(_PATIENCE, max(deadline - time.monotonic(), 0))
-                    most = min(len(calls), len(running))
-                    ready, _ = self._ray.wait(list(running), num_returns=most, timeout=wait)
+                    wait = min(_SECONDS_TO_ANSWER, max(deadline - time.monotonic(), 0))
+                    expected = min(len(calls), len(running))
+                    ready, _ = self._ray.wait(list(running), num_returns=expected, timeout=wait)
                     for reference in ready:
                         call, replica = running.pop(reference)
                         if self._take(reference, call, replica, answers):
@@ -125,12 +135,12 @@ class RayFleet:
                     for call in calls.values():
                         self._give_up(call, partial)
                     break
-            for call, replica in running.values():  # another was faster, or nobody answered in time
-                if time.monotonic() - call.sent[replica] > min(_PATIENCE, self._seconds):
+            for call, replica in running.values():  # another was faster, or none answered in time
+                if time.monotonic() - call.sent[replica] > min(_SECONDS_TO_ANSWER, self._seconds):
                     self._suspect(replica)
         finally:
             for reference, (_, replica) in running.items():
-                replica.waiting.discard(reference)
+                replica.unanswered.discard(reference)
         return answers
 
     def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
@@ -139,7 +149,7 @@ class RayFleet:
         while True:
             call = _Call(shard, commit, packed)
             running: dict[Any, tuple[_Call, _Replica]] = {}
-            self._send(method, call, running)
+            self._send(method, call, running, _WORK)
             answers: dict[int, Any] = {}
             for reference, (_, replica) in running.items():
                 if self._take(reference, call, replica, answers):
@@ -150,40 +160,47 @@ class RayFleet:
                 self._give_up(call, partial=False)
             time.sleep(_PAUSE)
 
-    def _send(self, method: str, call: _Call, running: dict[Any, tuple[_Call, _Replica]]) -> None:
-        """To the replica with the least to do, unless one has it and is still in time."""
+    def _send(
+        self, method: str, call: _Call, running: dict[Any, tuple[_Call, _Replica]], group: str | None = None
+    ) -> None:
+        """To the replica with the fewest calls, unless a replica has it and may still answer in time."""
         now = time.monotonic()
-        if call.running and now - max(call.sent.values()) < _PATIENCE:
+        if call.running and now - max(call.sent.values()) < _SECONDS_TO_ANSWER:
             return
-        free = [one for one in self._replicas[call.shard] if one not in call.sent and self._is_well(one)]
+        free = [
+            replica
+            for replica in self._replicas[call.shard]
+            if replica not in call.sent and self._is_reachable(replica)
+        ]
         if free:
-            replica = min(free, key=lambda one: len(one.waiting))
+            replica = min(free, key=lambda replica: len(replica.unanswered))
             actor = replica.actor
-            if actor is None:  # another thread has found out just now
+            if actor is None:  # another thread has just found that it is gone
                 return
-            reference = actor.call.remote(method, call.commit, call.arguments)
-            replica.waiting.add(reference)
+            remote = actor.call if group is None else actor.call.options(concurrency_group=group)
+            reference = remote.remote(method, call.commit, call.arguments)
+            replica.unanswered.add(reference)
             call.sent[replica] = now
             call.running += 1
             running[reference] = (call, replica)
 
     def _take(self, reference: Any, call: _Call, replica: _Replica, answers: dict[int, Any]) -> bool:
-        """What came back; False if it is no answer, and another replica must be asked."""
-        replica.waiting.discard(reference)
+        """Take what came back; False if it is no answer, and another replica must be called."""
+        replica.unanswered.discard(reference)
         call.running -= 1
         try:
             answers.setdefault(call.shard, self._ray.get(reference))
             return True
         except self._ray.exceptions.RayTaskError as error:
             cause = error.cause
-            if isinstance(cause, UsageError):  # no other replica will like it better
+            if isinstance(cause, _CALLERS_FAULT):
                 raise cause from None
             call.refusal = cause
             LOG.warning("%s: %s", self._layout.shards[call.shard].name, cause)
         except self._ray.exceptions.RayError as error:
             LOG.warning("%s: a replica is lost (%s)", self._layout.shards[call.shard].name, type(error).__name__)
             self._suspect(replica)
-            del call.sent[replica]  # when it is back, it may be asked again
+            del call.sent[replica]  # when it is back, it may be called again
         return False
 
     def _give_up(self, call: _Call, partial: bool) -> None:
@@ -200,15 +217,16 @@ class RayFleet:
 
     def _suspect(self, replica: _Replica) -> None:
         if not replica.suspect:  # else a probe is on its way already
-            replica.since = time.monotonic()
+            replica.suspect_since = time.monotonic()
         replica.suspect = True
 
     def _is_lost(self, shard: int) -> bool:
         """No replica has answered for a while."""
-        return all(one.suspect and time.monotonic() - one.since > _GRACE for one in self._replicas[shard])
+        latest = time.monotonic() - _SECONDS_OF_GRACE
+        return all(replica.suspect and replica.suspect_since < latest for replica in self._replicas[shard])
 
-    def _is_well(self, replica: _Replica) -> bool:
-        """One that failed must answer a probe first."""
+    def _is_reachable(self, replica: _Replica) -> bool:
+        """A replica that failed must answer a probe first."""
         if not replica.suspect:
             return True
         exceptions = self._ray.exceptions
@@ -220,9 +238,9 @@ class RayFleet:
                     self._ray.get(replica.probe)
                     replica.suspect = False
                 except exceptions.RayTaskError:
-                    replica.suspect = False  # it lives; what is wrong with its shard is told to whoever asks
+                    replica.suspect = False  # it is alive; a call raises what is wrong with its shard
                 except exceptions.ActorUnavailableError:
-                    pass  # it is being started anew
+                    pass  # it is being started again
                 except exceptions.RayError as error:
                     LOG.warning("%s: a replica cannot be started (%s)", replica.record.name, first_line(error))
                     replica.actor = None
@@ -235,7 +253,7 @@ class RayFleet:
             return not replica.suspect
 
     def _start(self, replica: _Replica) -> None:
-        """An actor on the replica's own node if the shard is on that node's disk, else preferably on the next one."""
+        """An actor on the node that has the shard on its disk, else preferably on the node of the replica's place."""
         if time.monotonic() - replica.started < _SECONDS_BETWEEN_STARTS:
             return
         replica.started = time.monotonic()
@@ -250,14 +268,14 @@ class RayFleet:
             return
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        _, node_id = nodes[replica.number % len(nodes)]
+        _, node_id = nodes[replica.place % len(nodes)]
         replica.actor = (
-            self._ray.remote(ShardActor)
+            self._ray.remote(concurrency_groups={_WORK: _WORK_THREADS})(ShardActor)
             .options(
                 num_cpus=0,
-                memory=1,  # a byte: of an actor that needs nothing at all, Ray does not care which node it prefers
+                memory=1,  # a byte: for an actor that needs nothing at all, Ray ignores which node it should be on
                 max_restarts=-1,
-                max_concurrency=_THREADS,
+                max_concurrency=_READ_THREADS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=replica.record.node is None),
             )
             .remote(str(self._path / replica.record.name))

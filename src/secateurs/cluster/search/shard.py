@@ -1,7 +1,10 @@
-"""One shard at work: an index that takes its part in a search which somebody else decides. On a thread, or as an actor.
+"""One shard: an index that does its part of a search or a write, on a thread or in an actor.
 
-Every call says which commit the caller knows of. A shard that has not seen it yet looks for it first: whoever has
-written, on whichever replica, finds on every other one what he wrote.
+What a search does is decided once for all shards (search.py). Whether a document is added, replaced or refused is
+decided here, by the shard's one writer under its lock, whichever process sent the write.
+
+Every call carries the newest commit that its caller knows of. A shard that has not seen that commit looks for it first,
+so that a caller finds what it has written on every replica.
 """
 
 from __future__ import annotations
@@ -22,11 +25,13 @@ from ...explain import Evidence, Standing, find_evidence, find_standing
 from ...frequencies import Frequencies
 from ...index import Index
 from ...pruning import keep
-from ...records import Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
+from ...records import Changes, Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
 from ...refresh import ThrottledRefresh
-from ...search import Decision, Found, OneIndex, Stopwatch, find, gather
+from ...search import Decision, Found, Matching, OneIndex, Stopwatch, find, gather
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
+from ...storage.filters import KnownKeys
+from ...storage.indexing import Item
 from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
@@ -38,7 +43,7 @@ _LOG = logging.getLogger("secateurs.cluster")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What those who search over all shards must know of each."""
+    """What a search over all shards must know of each."""
 
     commit: int
     documents: int
@@ -46,23 +51,34 @@ class State:
     encoder: Mapping[str, Any]
     gatherers: tuple[GatherName, ...]
     frequencies: Frequencies
-    problem: str | None = None  # what was written since, and cannot be read
+    problem: str | None = None  # why what was written since cannot be read
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A query with everything that is decided for all shards alike."""
+class ShardQuery:
+    """A query, and what was decided for all shards alike."""
 
-    query: EncodedText
+    encoded: EncodedText
     plan: SearchPlan
     ordered: Positions  # by the frequencies of the whole collection
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShardRanking:
+    """A shard's k best documents, and how they were found."""
+
     found: Found
     milliseconds: Mapping[str, float]
     commit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardWrite:
+    """What a shard's writer did."""
+
+    state: State | None  # after the write
+    changes: Changes
+    problems: tuple[str, ...] = ()  # documents that were not added, because their docnos were there
 
 
 class Shard:
@@ -72,7 +88,7 @@ class Shard:
         self._index.load()
 
     def state(self, commit: int, known: int | None = None, look: bool = False) -> State | None:
-        """None if it is still the known one. `look` for what others have written a moment ago."""
+        """None if it is still at the commit `known`. With `look`, what others have written up to now is included."""
         snapshot = self._at(commit, look)
         manifest = snapshot.manifest
         if manifest.commit == known and self._newest.problem is None:
@@ -87,38 +103,38 @@ class Shard:
             self._newest.problem,
         )
 
-    def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None]:
-        """How many documents a filter lets through, and their token frequencies."""
-        filtered = self._at(commit).filtered(where)
-        return filtered.count, filtered.frequencies if with_frequencies else None
+    def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None, KnownKeys]:
+        """How many documents match a filter, with `with_frequencies` their token frequencies, and the filter's keys."""
+        filtered = self._at(commit).filtered(where, strict=False)
+        return filtered.count, filtered.frequencies if with_frequencies else None, filtered.keys
 
-    def search(self, commit: int, asked: Asked) -> Answer:
+    def search(self, commit: int, query: ShardQuery) -> ShardRanking:
         watch = Stopwatch()
         snapshot = self._at(commit)
-        decision = _decision(snapshot, asked)
+        decision = _decision(snapshot, query)
         watch.lap("filter")
-        found = find(snapshot, asked.query, decision, watch)
-        return Answer(found, watch.laps, snapshot.manifest.commit)
+        found = find(snapshot, query.encoded, decision, watch)
+        return ShardRanking(found, watch.laps, snapshot.manifest.commit)
 
-    def candidates(self, commit: int, asked: Asked) -> list[str]:
+    def candidates(self, commit: int, query: ShardQuery) -> list[str]:
         snapshot = self._at(commit)
-        documents, _, _ = gather(snapshot, asked.query, _decision(snapshot, asked))
+        documents, _, _ = gather(snapshot, query.encoded, _decision(snapshot, query))
         return snapshot.docnos(documents)
 
     def score(self, commit: int, query: EncodedText, docnos: Sequence[str]) -> list[float]:
         self._at(commit)
         return self._index.score(query, docnos)
 
-    def evidence(self, commit: int, asked: Asked, docno: str) -> Evidence:
+    def evidence(self, commit: int, query: ShardQuery, docno: str) -> Evidence:
         snapshot = self._at(commit)
-        return find_evidence(snapshot, asked.query, _decision(snapshot, asked), docno)
+        return find_evidence(snapshot, query.encoded, _decision(snapshot, query), docno)
 
-    def standing(self, commit: int, asked: Asked, score: float, docno: str) -> Standing:
+    def standing(self, commit: int, query: ShardQuery, score: float, docno: str) -> Standing:
         snapshot = self._at(commit)
-        return find_standing(snapshot, asked.query, _decision(snapshot, asked), score, docno)
+        return find_standing(snapshot, query.encoded, _decision(snapshot, query), score, docno)
 
     def documents(self, commit: int, skip: int, most: int) -> tuple[list[Document], int]:
-        """At most so many documents with their embeddings, after the first `skip`; and the commit they are of."""
+        """Up to `most` documents with their embeddings, after the first `skip`; and the commit they are of."""
         snapshot = self._at(commit)
         documents = list(islice(live_documents(snapshot, skip=skip), most))
         return documents, snapshot.manifest.commit
@@ -130,7 +146,7 @@ class Shard:
         return similarities, np.array(token_ids)  # not a view of a mapped file
 
     def has(self, commit: int, docnos: Sequence[str]) -> list[str]:
-        """Those that are here."""
+        """Those of the docnos that this shard holds."""
         return list(self._at(commit).find_all(docnos))
 
     def get(self, commit: int, docno: str) -> Document:
@@ -142,7 +158,7 @@ class Shard:
         return self._index.info()
 
     def check(self, commit: int, number: int, shards: int) -> None:
-        """Every byte, and that each document belongs here."""
+        """Check every byte, and that each document belongs to this shard."""
         snapshot = self._at(commit)
         check_snapshot(snapshot)
         live = np.arange(snapshot.firsts[-1]) if snapshot.live is None else np.flatnonzero(snapshot.live)
@@ -150,18 +166,28 @@ class Shard:
             if shard_of(docno, shards) != number:
                 raise DamagedIndexError(f"{self._index.path} has {docno!r}, which belongs to another shard")
 
-    def update(self, commit: int, documents: Sequence[Document]) -> State | None:
-        """Documents that are encoded already: only who asked has an encoder."""
-        self._index.add_encoded(documents, replacing=True)
-        return self.state(commit)
+    def add(self, commit: int, items: Sequence[Item], skip_present: bool, write_id: str) -> ShardWrite:
+        """Add encoded documents. If a docno is there already, raise and add none; or skip it with `skip_present`."""
+        problems: list[str] = []
+        on_bad = problems.append if skip_present else None
+        changes = self._index.change(lambda writer: writer.add(items, None, on_bad, False, write_id))
+        return ShardWrite(self.state(commit), changes, tuple(problems))
 
-    def delete(self, commit: int, docnos: Sequence[str]) -> State | None:
-        self._index.delete(docnos)
-        return self.state(commit)
+    def update(self, commit: int, items: Sequence[Item], write_id: str) -> ShardWrite:
+        """Add encoded documents, each in place of the one that has its docno."""
+        changes = self._index.change(lambda writer: writer.add(items, None, None, True, write_id))
+        return ShardWrite(self.state(commit), changes)
 
-    def compact(self, commit: int) -> State | None:
+    def delete(self, commit: int, docnos: Sequence[str], write_id: str) -> ShardWrite:
+        changes = self._index.change(lambda writer: writer.delete(docnos, write_id))
+        return ShardWrite(self.state(commit), changes)
+
+    def compact(self, commit: int) -> ShardWrite:
         self._index.compact(progress=False)
-        return self.state(commit)
+        return ShardWrite(self.state(commit), Changes())
+
+    def close(self) -> None:
+        self._index.close()
 
     def _at(self, commit: int, look: bool = False) -> Snapshot:
         """A state that is not older than the commit, and what others had written a second ago."""
@@ -178,8 +204,13 @@ class Shard:
         return self._index.snapshot
 
 
-def _decision(snapshot: Snapshot, asked: Asked) -> Decision:
+def _decision(snapshot: Snapshot, query: ShardQuery) -> Decision:
     """What was decided for all shards, with this shard's part of the filter."""
-    plan = asked.plan
-    matching = OneIndex(snapshot).filter(SearchSettings(where=plan.where))
-    return Decision(plan, asked.ordered, keep(asked.ordered, plan.p), matching)
+    plan = query.plan
+    if plan.where is None:
+        matching = OneIndex(snapshot).filter(SearchSettings())
+    else:
+        # Not strict: whether a key is known is decided for all shards together.
+        filtered = snapshot.filtered(plan.where, strict=False)
+        matching = Matching(filtered.count, snapshot.frequencies, filtered.allowed)
+    return Decision(plan, query.ordered, keep(query.ordered, plan.p), matching)

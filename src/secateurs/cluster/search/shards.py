@@ -1,25 +1,39 @@
-"""The shards of a collection together: how each is asked, and what is known of it.
+"""The shards of a collection together: how they are called, and what is known of each.
 
-Of every shard its last known commit, size and token frequencies are kept here. An answer that comes from a newer commit
-shows that somebody else has written; then that shard is asked for its state before the next search.
+Of every shard its last known commit, size and token frequencies are kept here. A ranking that comes from a newer commit
+shows that another process has written to the shard; its state is fetched before the next search.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
-from ...errors import EncoderMismatchError, PartlyWrittenError, SecateursError, ShardsMissingError, UsageError
+from ...corpus import OnBad
+from ...errors import (
+    DuplicateDocumentError,
+    EncoderMismatchError,
+    PartlyWrittenError,
+    SecateursError,
+    ShardsMissingError,
+    UsageError,
+)
 from ...frequencies import Frequencies
 from ...records import GATHERERS, GatherName
 from ..layout import Layout, shard_of
-from .local_shards import Arguments, Commits, Fleet, LocalFleet
-from .shard import State
+from .backend import Arguments, Commits, ShardBackend
+from .local_shards import LocalShards
+from .shard import ShardWrite, State
+
+_MOST_THREADS = 32  # that wait for the shards of one write
+_MOST_NAMED = 10  # docnos in the message of an error; the error itself has all
 
 
 class Shards:
@@ -31,20 +45,20 @@ class Shards:
             raise UsageError(f"there must be at least one replica, not {replicas}")
         if ray is None and replicas > 1:
             raise UsageError("replicas are for a cluster: give its address too, with  ray=...  (--ray)")
-        self._fleet: Fleet
+        self.backend: ShardBackend
         if ray is None:
-            self._fleet = LocalFleet(folder, self.layout)
+            self.backend = LocalShards(folder, self.layout)
         else:
-            from .ray_shards import RayFleet
+            from .ray_shards import RayShards
 
-            self._fleet = RayFleet(folder, self.layout, ray, replicas, seconds)
+            self.backend = RayShards(folder, self.layout, ray, replicas, seconds)
         self._states: list[State | None] = [None] * len(self.layout.shards)
-        self._sum: tuple[int, Frequencies] | None = None  # until a shard has changed
-        self._changing = Lock()  # of all of these
-        self._stale = set(range(len(self)))
+        self._totals: tuple[int, Frequencies] | None = None  # None when a state has changed since they were added up
+        self._stale = set(range(len(self)))  # shards whose state must be fetched
+        self._states_lock = Lock()  # of these three
         self._closed = False
         try:
-            self.renew()
+            self.fetch_stale_states()
             known = self.known
             if not known:
                 raise ShardsMissingError(f"none of the shards of {path} can be reached")
@@ -60,10 +74,16 @@ class Shards:
 
     def close(self) -> None:
         self._closed = True
-        self._fleet.close()
+        self.backend.close()
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise SecateursError(f"{self._path} is closed: open it again")
 
     @property
     def known(self) -> list[State]:
+        """The states of the shards that have been reached."""
+        self.check_open()
         return [state for state in self._states if state is not None]
 
     @property
@@ -71,106 +91,143 @@ class Shards:
         """The ways of gathering that every shard was built for, the default first."""
         return tuple(name for name in GATHERERS if all(name in state.gatherers for state in self.known))
 
-    def home(self, docno: str) -> int:
+    def totals(self) -> tuple[int, Frequencies]:
+        """Documents and frequencies of all shards."""
+        with self._states_lock:
+            known = self.known
+            if self._totals is None:
+                self._totals = (
+                    sum(state.documents for state in known),
+                    reduce(Frequencies.__add__, (state.frequencies for state in known), Frequencies.none()),
+                )
+            return self._totals
+
+    def number_for(self, docno: str) -> int:
+        """The number of the shard that a docno belongs to."""
         if not isinstance(docno, str):
             raise UsageError(f"a docno is a text, not {docno!r}")
         return shard_of(docno, len(self))
 
-    def to_all(self, *arguments: Any) -> Arguments:
+    def for_all(self, *arguments: Any) -> Arguments:
         return dict.fromkeys(range(len(self)), arguments)
 
-    def ask(self, method: str, arguments: Arguments, partial: bool = False) -> dict[int, Any]:
-        return self._fleet.ask(method, self._commits(), arguments, partial)
+    def read(self, method: str, arguments: Arguments, partial: bool = False) -> dict[int, Any]:
+        return self.backend.read(method, self._commits(), arguments, partial)
+
+    def read_one(self, method: str, docno: str, *arguments: Any) -> Any:
+        """A method of the shard that a docno belongs to."""
+        number = self.number_for(docno)
+        return self.read(method, {number: arguments})[number]
 
     def _commits(self) -> Commits:
-        if self._closed:
-            raise SecateursError(f"{self._path} is closed: open it again")
+        self.check_open()
         return {number: _commit(state) for number, state in enumerate(self._states)}
 
-    def note(self, commits: dict[int, int]) -> None:
-        """The commits that answers came from."""
-        with self._changing:
+    # States
+
+    def compare_commits(self, commits: Mapping[int, int]) -> None:
+        """Given the commits that rankings came from: the states of shards that have moved on are stale."""
+        with self._states_lock:
             self._stale |= {number for number, commit in commits.items() if commit != _commit(self._states[number])}
 
-    def renew(self, partial: bool = True) -> None:
-        """Ask the shards that have changed for their state. One that cannot be reached keeps the one it had; a search
-        over all shards needs to know of all."""
-        with self._changing:
+    def fetch_stale_states(self, partial: bool = True) -> None:
+        """A shard that cannot be reached keeps its last state. Without `partial`, every shard must have one."""
+        with self._states_lock:
             stale, self._stale = self._stale, set()
         if stale:
-            self._ask_for_states(stale)
+            self._fetch_states(stale)
         unknown = [number for number, state in enumerate(self._states) if state is None]
         if unknown and not partial:
-            self._ask_for_states(unknown, partial=False)
+            self._fetch_states(unknown, partial=False)
 
-    def look(self) -> bool:
-        """See what others have written; say whether they had."""
+    def refresh(self) -> bool:
+        """Include what others have written up to now; whether there was anything."""
         before = [_commit(state) for state in self._states]
-        self._ask_for_states(range(len(before)), look=True)
+        self._fetch_states(range(len(before)), look=True)
         for state in self.known:
             if state.problem is not None:
                 raise SecateursError(state.problem)
         return before != [_commit(state) for state in self._states]
 
-    def _ask_for_states(self, numbers: Iterable[int], look: bool = False, partial: bool = True) -> None:
+    def _fetch_states(self, numbers: Iterable[int], look: bool = False, partial: bool = True) -> None:
         known = {number: self._states[number] for number in numbers}
         arguments = {number: (state.commit if state else None, look) for number, state in known.items()}
-        answers = self.ask("state", arguments, partial)
-        with self._changing:
-            self._stale |= {number for number, state in known.items() if state is None and number not in answers}
-            for number, state in answers.items():
-                self._learn(number, state)
+        fetched = self.read("state", arguments, partial)
+        with self._states_lock:
+            self._stale |= {number for number, state in known.items() if state is None and number not in fetched}
+            for number, state in fetched.items():
+                self._set_state(number, state)
 
-    def _learn(self, number: int, state: State | None) -> None:
-        """None is the state that was known."""
+    def _set_state(self, number: int, state: State | None) -> None:
+        """None: the shard is still at the commit that was known."""
         known = self._states[number]
         if state is None and known is not None and known.problem is not None:
             self._states[number] = replace(known, problem=None)
         if state is not None and state.commit >= _commit(known):
             self._states[number] = state
-            self._sum = None
+            self._totals = None
 
-    def totals(self) -> tuple[int, Frequencies]:
-        """Documents and frequencies of all shards; added up when a shard has changed."""
-        with self._changing:
-            if self._sum is None:
-                known = self.known
-                self._sum = (
-                    sum(state.documents for state in known),
-                    reduce(Frequencies.__add__, (state.frequencies for state in known), Frequencies.none()),
-                )
-            return self._sum
+    # Writes
 
     def check_layout(self) -> None:
-        """Whoever builds the collection anew makes new shards. What is written to the old ones would be lost."""
+        """Raise if the collection was built anew: what is written to the replaced shards would be lost."""
+        self.check_open()
         if Layout.read(self._folder) != self.layout:
             raise SecateursError(f"{self._path} was built anew since it was opened: open it again")
 
-    def change(self, method: str, arguments: Arguments) -> None:
-        """A write on several shards at once. If some fail, say which: each is changed whole or not at all."""
+    def write(
+        self,
+        method: str,
+        arguments: Arguments,
+        docnos: Mapping[int, Sequence[str]] = MappingProxyType({}),
+        on_bad: OnBad | None = None,
+    ) -> list[ShardWrite]:
+        """A write on several shards at the same time. Each shard is changed whole or not at all.
+
+        If no shard was changed, the first shard's error is raised. If only some were, it is a PartlyWrittenError with
+        the docnos of either. `on_bad` gets a message for each document that a shard has skipped.
+        """
+        done: dict[int, ShardWrite]
         done, failed = self.work(method, arguments)
-        with self._changing:
-            for number, state in done.items():
-                self._learn(number, state)
+        with self._states_lock:
+            for number, write in done.items():
+                self._set_state(number, write.state)
+        for problem in (problem for write in done.values() for problem in write.problems):
+            assert on_bad is not None
+            on_bad(problem)
         if failed and done:
-            names = ", ".join(self.layout.shards[number].name for number in failed)
-            first = next(iter(failed.values()))
-            raise PartlyWrittenError(
-                f"{len(done)} of {len(arguments)} shards were changed, but not {names} ({first}): do the same again, "
-                "an addition as an update"
-            ) from first
+            raise self._partly_written(done, failed, docnos)
         for error in failed.values():
             raise error
+        return list(done.values())
+
+    def _partly_written(
+        self, done: Collection[int], failed: Mapping[int, Exception], docnos: Mapping[int, Sequence[str]]
+    ) -> PartlyWrittenError:
+        written = tuple(chain.from_iterable(docnos.get(number, ()) for number in done))
+        not_written = tuple(chain.from_iterable(docnos.get(number, ()) for number in failed))
+        names = ", ".join(self.layout.shards[number].name for number in failed)
+        first = next(iter(failed.values()))
+        message = f"{len(done)} of {len(done) + len(failed)} shards were changed, but not {names} ({first})"
+        if not_written:
+            message += f". Written: {_listed(written)}. Not written: {_listed(not_written)}"
+        if isinstance(first, DuplicateDocumentError):
+            message += ". To go on, add those that were not written, without the docno that is there already"
+        else:
+            message += ". To go on, do the same again, an addition as an update"
+        error = PartlyWrittenError(message, written, not_written)
+        error.__cause__ = first
+        return error
 
     def work(self, method: str, arguments: Arguments) -> tuple[dict[int, Any], dict[int, Exception]]:
-        """What takes as long as it takes, on several shards at once: results, and what went wrong."""
+        """A method without a time limit, on several shards at the same time: results, and what went wrong."""
         done: dict[int, Any] = {}
         failed: dict[int, Exception] = {}
-        with ThreadPoolExecutor(max(min(len(arguments), 32), 1), thread_name_prefix="secateurs-shards") as pool:
-            commits = self._commits()
+        commits = self._commits()
+        with ThreadPoolExecutor(max(min(len(arguments), _MOST_THREADS), 1)) as pool:
             running = {
-                number: pool.submit(self._fleet.work, method, number, commits[number], given)
-                for number, given in arguments.items()
+                number: pool.submit(self.backend.work, method, number, commits[number], shard_arguments)
+                for number, shard_arguments in arguments.items()
             }
             for number, future in running.items():
                 try:
@@ -182,3 +239,8 @@ class Shards:
 
 def _commit(state: State | None) -> int:
     return 0 if state is None else state.commit
+
+
+def _listed(docnos: Sequence[str]) -> str:
+    named = ", ".join(map(repr, docnos[:_MOST_NAMED]))
+    return named if len(docnos) <= _MOST_NAMED else f"{named} and {len(docnos) - _MOST_NAMED:,} more"

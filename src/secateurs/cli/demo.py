@@ -1,0 +1,59 @@
+"""The command that shows what pruning does, on documents that every Python has."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..records import SearchSettings
+from .demo_printing import Pair, print_demo_summary, print_side_by_side
+from .interruption import changing, is_index
+from .printing import size_of
+from .serve import require_service, run_service
+
+commands = typer.Typer()
+
+
+@commands.command(epilog="Example:  secateurs demo")
+def demo(
+    path: Annotated[Path, typer.Argument(metavar="[INDEX]", help="Where the demo index goes.")] = Path("demo.sec"),
+    p: Annotated[int, typer.Option("-p", "--p", metavar="N", help="What to compare unpruned search with.")] = 3,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Index again even if the index is there.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Then open the explorer page on it.")] = False,
+) -> None:
+    """Index the standard library's documentation strings and ask a few questions, pruned and not."""
+    from ..demo import QUESTIONS, standard_library
+    from ..index import Index
+
+    SearchSettings(p=p)  # a wrong p is an error before the work, not after it
+    if serve:
+        require_service()
+    if rebuild or not is_index(path):
+        documents = standard_library()
+        typer.echo(f"Indexing {len(documents):,} documentation strings of this Python's standard library.")
+        with changing(path):
+            opened = Index.build(path, documents, overwrite=rebuild, progress=True)
+    else:
+        typer.echo(f"Using the index that is there already: {path}")
+        opened = Index(path)
+    typer.echo(f"{size_of(opened.info())}\n")
+    pairs = []
+    for question in QUESTIONS:
+        for _ in range(2):  # the first search of an index also checks what it reads: only the second is shown
+            full, pruned = (opened.search(question, k=5, p=wanted) for wanted in (None, p))
+        kept = [opened.token_text(token_id) for token_id in pruned.query.token_ids[list(pruned.kept)].tolist()]
+        pairs.append(Pair(question, full, pruned, kept))
+        print_side_by_side(pairs[-1])
+    print_demo_summary(pairs)
+    command = "secateurs" if shutil.which("secateurs") else sys.argv[0]  # in a virtual environment that is not active
+    typer.echo(f'\nNow try:  {command} search {path} "delete a whole directory tree" -p {p}')
+    typer.echo(f'          {command} explain {path} "delete a whole directory tree" shutil.rmtree -p {p}')
+    if serve:
+        typer.echo("")
+        run_service([path])
+    else:
+        typer.echo(f"See it:   {command} serve {path}     and open http://127.0.0.1:8000/ in a browser")

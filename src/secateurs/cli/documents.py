@@ -1,0 +1,161 @@
+"""Commands that make, change, check and describe an index."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..encoders import DEFAULT_MODEL
+from ..errors import UsageError
+from ..queries import read_lines
+from ..records import DEFAULT_STORE
+from .interruption import changing
+from .options import (
+    AsJson,
+    BuiltGatherers,
+    Corpus,
+    EncoderKind,
+    IndexPath,
+    Model,
+    RayForSearch,
+    SkipBad,
+    StoreOption,
+    gatherer_names,
+)
+from .printing import SkippedDocuments, print_built, print_changes, print_deletions, print_info, size_of
+
+commands = typer.Typer()
+
+
+@commands.command(epilog="Example:  secateurs index corpus.jsonl demo.sec")
+def index(
+    corpus: Corpus,
+    path: IndexPath,
+    model: Model = DEFAULT_MODEL,
+    encoder: EncoderKind = "onnx",
+    store: StoreOption = DEFAULT_STORE,
+    gather: BuiltGatherers = None,
+    skip_bad: SkipBad = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index of that name.")] = False,
+) -> None:
+    """Index documents: encode them, store the embeddings, prepare gathering."""
+    from ..encoders import load_encoder
+    from ..index import Index
+
+    skipped = SkippedDocuments()
+    with changing(path):
+        built = Index.build(
+            path,
+            corpus,
+            encoder=load_encoder(model, encoder),
+            store=store,
+            gather=gatherer_names(gather),
+            overwrite=overwrite,
+            on_bad=skipped if skip_bad else None,
+        )
+    print_built(path, built.info(), skipped)
+
+
+@commands.command(epilog="Example:  secateurs add demo.sec more.jsonl")
+def add(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
+    """Add documents to an index. A docno that is there already is an error, and then nothing is added."""
+    from ..cluster.search.open_index import open_index
+
+    skipped = SkippedDocuments()
+    opened = open_index(path)
+    with changing(path):
+        changes = opened.add(corpus, on_bad=skipped if skip_bad else None)
+    print_changes(path, changes, opened.info(), skipped)
+
+
+@commands.command(epilog="Example:  secateurs update demo.sec changed.jsonl")
+def update(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
+    """Add documents to an index, each in place of the one that has its docno, if there is one."""
+    from ..cluster.search.open_index import open_index
+
+    skipped = SkippedDocuments()
+    opened = open_index(path)
+    with changing(path):
+        changes = opened.update(corpus, on_bad=skipped if skip_bad else None)
+    print_changes(path, changes, opened.info(), skipped)
+
+
+@commands.command(epilog="Example:  secateurs delete demo.sec d17 d18")
+def delete(
+    path: IndexPath,
+    docnos: Annotated[list[str] | None, typer.Argument(metavar="[DOCNO]...", help="The documents to delete.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--from", metavar="FILE", help="Docnos, one on each line; - reads standard input.")
+    ] = None,
+) -> None:
+    """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted."""
+    from ..cluster.search.open_index import open_index
+
+    wanted = list(docnos or ())
+    if file is not None:
+        wanted += [line for _, line in read_lines(file)]
+    if not wanted:
+        raise UsageError("give docnos to delete, or --from FILE")
+    opened = open_index(path)
+    with changing(path):
+        changes = opened.delete(wanted)
+    print_deletions(path, changes, opened.info())
+    if changes.missing:
+        raise typer.Exit(1)
+
+
+@commands.command(epilog="Example:  secateurs compact demo.sec")
+def compact(path: IndexPath) -> None:
+    """Rewrite an index as one segment without what was deleted. Changes do this by themselves when it is needed."""
+    from ..cluster.search.open_index import open_index
+
+    opened = open_index(path)
+    with changing(path):
+        opened.compact()
+    typer.echo(f"{path}: {size_of(opened.info())}")
+
+
+@commands.command(epilog="Example:  secateurs check demo.sec")
+def check(
+    path: IndexPath,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rebuild what is damaged, as far as it can be, and say what was lost.")
+    ] = False,
+) -> None:
+    """Read every byte of an index, compare it with its checksum, and see whether all parts agree."""
+    from ..cluster.layout import is_sharded
+    from ..cluster.search.open_index import open_index
+    from ..storage.repair import repair as repair_index
+
+    lost = False
+    if repair:
+        if is_sharded(path):
+            raise UsageError(f"--repair is for one index: give a shard, such as {path / 'shard-0000'}")
+        report = repair_index(path)
+        lost = report.lost
+        for line in report.lines:
+            typer.echo(line)
+    open_index(path).check()
+    if lost:
+        typer.echo("every byte of what is left is as it was written, and all parts agree; what was lost is named above")
+        raise typer.Exit(1)
+    typer.echo("every byte is as it was written, and all parts agree")
+
+
+@commands.command(epilog="Example:  secateurs info demo.sec --check")
+def info(
+    path: IndexPath,
+    ray: RayForSearch = None,
+    as_json: AsJson = False,
+    check: Annotated[bool, typer.Option("--check", help="The same as  secateurs check  first.")] = False,
+) -> None:
+    """Say what an index is and holds; of a collection, each of its shards too."""
+    from ..cluster.search.open_index import open_index
+
+    opened = open_index(path, ray=ray)
+    if check:
+        opened.check()
+    print_info(opened.info(), as_json)
+    if check and not as_json:
+        typer.echo("every byte is as it was written, and all parts agree")

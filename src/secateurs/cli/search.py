@@ -1,0 +1,141 @@
+"""Commands that search an index and explain a hit."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ..errors import UsageError
+from ..progress import progress_bar
+from ..queries import read_queries
+from ..records import SearchSettings
+from .options import (
+    AsJson,
+    AsTrec,
+    Candidates,
+    EffortOption,
+    FrequenciesOption,
+    GatherOption,
+    IndexPath,
+    K,
+    KPrime,
+    NProbe,
+    OrderOption,
+    P,
+    Partial,
+    Queries,
+    Query,
+    RayForSearch,
+    Replicas,
+    Where,
+    number_or_word,
+)
+from .printing import (
+    print_explanation,
+    print_explanation_as_json,
+    print_ranking,
+    print_ranking_as_json,
+    print_ranking_as_trec,
+)
+
+commands = typer.Typer()
+
+
+@commands.command(epilog='Example:  secateurs search demo.sec "parse command line arguments" -k 5 -p 3')
+def search(
+    path: IndexPath,
+    query: Query = None,
+    queries: Queries = None,
+    k: K = SearchSettings.k,
+    p: P = "auto",
+    order: OrderOption = "icf",
+    gather: GatherOption = SearchSettings.gather,
+    k_prime: KPrime = SearchSettings.k_prime,
+    nprobe: NProbe = SearchSettings.nprobe,
+    candidates: Candidates = SearchSettings.candidates,
+    effort: EffortOption = SearchSettings.effort,
+    where: Where = SearchSettings.where,
+    frequencies: FrequenciesOption = SearchSettings.frequencies,
+    partial: Partial = SearchSettings.partial,
+    ray: RayForSearch = None,
+    replicas: Replicas = 1,
+    as_json: AsJson = False,
+    trec: AsTrec = False,
+) -> None:
+    """Search an index, or all shards of a collection as one, with one query or with a file of queries."""
+    from ..cluster.search.open_index import open_index
+
+    if (query is None) == (queries is None):
+        raise UsageError("give either a QUERY or --queries FILE")
+    if as_json and trec:
+        raise UsageError("give --json or --trec, not both")
+    settings = SearchSettings(
+        k=k,
+        p=number_or_word(p),
+        order=order,
+        gather=gather,
+        k_prime=k_prime,
+        nprobe=nprobe,
+        candidates=candidates,
+        effort=effort,
+        where=where,
+        frequencies=frequencies,
+        partial=partial,
+    )
+    # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
+    given: list[tuple[str | None, str]] = [*read_queries(queries)] if queries is not None else [(None, query or "")]
+    opened = open_index(path, ray=ray, replicas=replicas)
+    rankings = opened.search_many([text for _, text in given], **vars(settings))
+    with progress_bar("searching", len(given), "queries", None if len(given) > 1 else False) as advance:
+        for number, ((qid, text), ranking) in enumerate(zip(given, rankings, strict=True)):
+            if trec:
+                print_ranking_as_trec(qid or "1", ranking)
+            elif as_json:
+                print_ranking_as_json(qid or "1", text, ranking)
+            else:
+                kept = [
+                    opened.token_text(token_id) for token_id in ranking.query.token_ids[list(ranking.kept)].tolist()
+                ]
+                # Queries that are searched at once wait for one loading: it is shown with the first.
+                print_ranking(qid, text, ranking, kept, ranking.stats.loading_milliseconds if number == 0 else 0.0)
+            advance(1)
+
+
+@commands.command(epilog='Example:  secateurs explain demo.sec "parse command line arguments" argparse -p 3')
+def explain(
+    path: IndexPath,
+    query: Annotated[str, typer.Argument(metavar="QUERY")],
+    docno: Annotated[str, typer.Argument(metavar="DOCNO", help="The document to explain.")],
+    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits that the search wants.")] = SearchSettings.k,
+    p: P = "auto",
+    order: OrderOption = "icf",
+    gather: GatherOption = SearchSettings.gather,
+    k_prime: KPrime = SearchSettings.k_prime,
+    nprobe: NProbe = SearchSettings.nprobe,
+    candidates: Candidates = SearchSettings.candidates,
+    effort: EffortOption = SearchSettings.effort,
+    where: Where = SearchSettings.where,
+    frequencies: FrequenciesOption = SearchSettings.frequencies,
+    as_json: AsJson = False,
+) -> None:
+    """Show token by token why a document has its score, and which embeddings gathered it."""
+    from ..cluster.search.open_index import open_index
+
+    settings = SearchSettings(
+        k=k,
+        p=number_or_word(p),
+        order=order,
+        gather=gather,
+        k_prime=k_prime,
+        nprobe=nprobe,
+        candidates=candidates,
+        effort=effort,
+        where=where,
+        frequencies=frequencies,
+    )
+    explanation = open_index(path).explain(query, docno, **vars(settings))
+    if as_json:
+        print_explanation_as_json(explanation)
+    else:
+        print_explanation(explanation, order)

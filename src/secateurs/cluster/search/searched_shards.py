@@ -1,0 +1,97 @@
+"""All shards, as a search sees them: each gathers, scores and ranks, and their rankings are merged."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
+from itertools import islice
+from pathlib import Path
+
+from ...errors import SecateursError
+from ...explain import Evidence, Standing
+from ...frequencies import Frequencies
+from ...records import EncodedText, GatherName, SearchSettings
+from ...search import Decision, Found, Matching, Stopwatch
+from ...storage.filters import Filter, KnownKeys, check_keys
+from .shard import ShardQuery, ShardRanking
+from .shards import Shards
+
+
+class SearchedShards:
+    def __init__(self, path: Path, shards: Shards) -> None:
+        self._path, self._shards = path, shards
+        self.shards = len(shards)
+
+    def __len__(self) -> int:
+        return self._shards.totals()[0]
+
+    @property
+    def gatherers(self) -> tuple[GatherName, ...]:
+        return self._shards.gatherers
+
+    def filter(self, settings: SearchSettings) -> Matching:
+        self._shards.fetch_stale_states(settings.partial)
+        documents, frequencies = self._shards.totals()
+        if settings.where is None:
+            return Matching(documents, frequencies)
+        of_matching = settings.frequencies == "matching"
+        arguments = self._shards.for_all(settings.where, of_matching)
+        parts = self._shards.read("matching", arguments, settings.partial).values()
+        if len(parts) == self.shards:  # a shard that is missing may have the key
+            check_keys(Filter.parse(settings.where), KnownKeys.merged(keys for _, _, keys in parts))
+        if of_matching:
+            frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), Frequencies.none())
+        return Matching(sum(count for count, _, _ in parts), frequencies)
+
+    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
+        """The shards' k best, merged by score; equal scores go by docno."""
+        plan = decision.plan
+        if plan.gather not in self.gatherers:
+            raise SecateursError(
+                f'{self._path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
+            )
+        arguments = self._shards.for_all(_shard_query(query, decision))
+        rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
+        watch.lap("cluster")
+        self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
+        parts = [ranking.found for ranking in rankings.values()]
+        merged = heapq.merge(*(part.hits for part in parts), key=lambda hit: (-hit.score, hit.docno))
+        slowest = max((ranking.milliseconds for ranking in rankings.values()), key=_sum, default={})
+        for stage, milliseconds in slowest.items():
+            watch.laps[stage] = watch.laps.get(stage, 0.0) + milliseconds
+        watch.laps["cluster"] = max(watch.laps["cluster"] - _sum(slowest), 0.0)
+        # A shard without a matching document has gathered in no way at all.
+        gathered_by = sorted({part.plan.gather for part in parts if part.scored})
+        return Found(
+            hits=tuple(islice(merged, plan.k)),
+            gathered=sum(part.gathered for part in parts),
+            scored=sum(part.scored for part in parts),
+            plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
+            shards_missing=len(self._shards) - len(rankings),
+        )
+
+    def candidates(self, query: EncodedText, decision: Decision, settings: SearchSettings) -> list[str]:
+        arguments = self._shards.for_all(_shard_query(query, decision))
+        parts = self._shards.read("candidates", arguments, settings.partial).values()
+        return [docno for docnos in parts for docno in docnos]
+
+    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence:
+        found: Evidence = self._shards.read_one("evidence", docno, _shard_query(query, decision), docno)
+        return found
+
+    def standings(
+        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
+    ) -> list[Standing]:
+        arguments = self._shards.for_all(_shard_query(query, decision), score, docno)
+        return list(self._shards.read("standing", arguments, settings.partial).values())
+
+
+def _shard_query(query: EncodedText, decision: Decision) -> ShardQuery:
+    # The order is decided. A function of the user might not be known in another process.
+    return ShardQuery(query, replace(decision.plan, order="first"), decision.ordered)
+
+
+def _sum(milliseconds: Mapping[str, float]) -> float:
+    return sum(milliseconds.values())

@@ -1,0 +1,101 @@
+"""Documents to a new segment: each is accepted or refused, encoded, and appended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..corpus import BadDocumentError, OnBad, to_document
+from ..encoders import Encoder
+from ..errors import DuplicateDocumentError, SecateursError
+from ..progress import progress_bar
+from ..records import Document
+from .codebooks import CodebookContent
+from .embeddings import embeddings_of, encode
+from .recipe import Recipe
+from .rounding import Int8Store
+from .segment_writer import NewSegment, SegmentWriter
+
+Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl, line 7"), for error messages
+
+
+def write_segment(
+    folder: Path,
+    items: Iterable[Item],
+    encoder: Encoder | None,
+    recipe: Recipe,
+    *,
+    total: int | None = None,
+    progress: bool | None = None,
+    on_bad: OnBad | None = None,
+    is_taken: Callable[[str], bool] = lambda docno: False,
+    to_rewrite: Callable[[int, float], Iterable[Document] | None] = lambda embeddings, clipped: None,
+    codebook: CodebookContent | None = None,
+    int8: Int8Store | None = None,
+    unit: bool | None = None,
+    dim: int | None = None,
+) -> NewSegment:
+    """Encode and store documents.
+
+    is_taken    whether the index has a document with this docno already
+    to_rewrite  called with the number of embeddings, and the share of their values that the codebook's scale cuts off;
+                gives all other documents of the index, to make one segment of everything with a new codebook; or None
+    codebook    that of the index the segment is added to; None learns a new one
+    int8        a scale to keep if it fits
+    unit        whether embeddings have length 1, where that cannot be told from rounded ones
+    dim         that the embeddings must have
+    """
+    recipe.check()
+    description = "encoding documents" if encoder is not None else "reading embeddings"
+    with SegmentWriter(folder, dim or None) as writer:
+        with progress_bar(description, total, "passages", progress) as advance:
+            _fill(writer, items, encoder, on_bad, is_taken, advance)
+        dim = writer.dim or (encoder.dim if encoder is not None else 0)
+        if codebook is not None and codebook.int8 is not None:
+            others = to_rewrite(*writer.clipped_by(codebook.int8))
+            if others is not None:
+                codebook, unit = None, None
+                for document in others:
+                    writer.reserve(document)
+                    writer.append(embeddings_of(document))
+        return writer.finish(recipe, dim, codebook, int8, unit, progress)
+
+
+def in_index_already(place: str, docno: str) -> str:
+    return f"{place}: docno {docno!r} is in the index already: to replace it, update"
+
+
+def _fill(
+    writer: SegmentWriter,
+    items: Iterable[Item],
+    encoder: Encoder | None,
+    on_bad: OnBad | None,
+    is_taken: Callable[[str], bool],
+    advance: Callable[[int], None],
+) -> None:
+    def skip(problem: str, error: type[SecateursError] = BadDocumentError) -> None:
+        if on_bad is None:
+            raise error(problem)
+        on_bad(problem)
+        advance(1)
+
+    def accepted() -> Iterator[Document]:
+        for place, item in items:
+            try:
+                document = to_document(item)
+            except BadDocumentError as error:
+                skip(f"{place}: {error}")
+                continue
+            if is_taken(document.docno):
+                skip(in_index_already(place, document.docno), DuplicateDocumentError)
+                continue
+            earlier = writer.reserve(document, place)
+            if earlier is None:
+                yield document
+            else:
+                skip(f"{place}: docno {document.docno!r} is already that of {earlier}", DuplicateDocumentError)
+
+    for encoded in encode(accepted(), encoder):
+        writer.append(encoded)
+        advance(1)

@@ -1,0 +1,73 @@
+"""Files of a segment that follow from its tokens and rows: frequencies, cells, checksums, and the FAISS index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..frequencies import Frequencies
+from ..progress import progress_bar
+from . import cell_lists, faiss_file
+from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, block_checksums
+from .codebooks import AnyCodebook, CodebookContent
+from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, OFFSETS, TOKEN_BLOCKS, TOKEN_IDS, TOKEN_KINDS
+from .files import new_array, open_array
+from .recipe import Recipe
+from .segments import write_frequencies
+
+
+def write_tokens(
+    folder: Path, offsets: NDArray[np.int64], token_ids: NDArray[np.int32], token_kinds: NDArray[np.uint8]
+) -> None:
+    np.save(folder / OFFSETS, offsets)
+    np.save(folder / TOKEN_IDS, token_ids)
+    np.save(folder / TOKEN_BLOCKS, block_checksums(token_ids, TOKEN_BLOCK_ROWS))
+    np.save(folder / TOKEN_KINDS, token_kinds)
+    write_frequencies(folder, Frequencies.of(token_ids, offsets))
+
+
+def write_cells(
+    folder: Path,
+    recipe: Recipe,
+    offsets: NDArray[np.int64],
+    token_ids: NDArray[np.int32],
+    int8_rows: NDArray[np.int8],
+    codebook: CodebookContent,
+    progress: bool | None,
+) -> tuple[CodebookContent, float]:
+    """Assign rows to the codebook's cells, or to new ones if it has none; give the codebook, and the rows' spread."""
+    total, dim = int8_rows.shape
+    embedding_cells = None
+    if EMBEDDING_CELLS in recipe.codec.arrays(dim):
+        embedding_cells = new_array(folder / EMBEDDING_CELLS, np.uint32, (total,))
+    if total == 0:
+        no_cells = np.zeros((0, -(-dim // 4) * 4), dtype=np.int8)
+        return codebook if codebook.centroids is not None else codebook._replace(centroids=no_cells), 0.0
+    with progress_bar("building cells", total, "embeddings", progress) as advance:
+        if codebook.centroids is not None:
+            return codebook, cell_lists.assign_to_cells(
+                folder, offsets, int8_rows, codebook.centroids, embedding_cells, advance
+            )
+        centroids, spread = cell_lists.make_cells(folder, offsets, token_ids, int8_rows, embedding_cells, advance)
+        return codebook._replace(centroids=centroids, spread=spread), spread
+
+
+def write_checksums_and_faiss(
+    folder: Path,
+    recipe: Recipe,
+    offsets: NDArray[np.int64],
+    rows: Any,
+    codebook: AnyCodebook,
+    unit: bool,
+    progress: bool | None,
+) -> None:
+    """Of stored rows, `rows` as the codec reads them; the FAISS index only if the recipe has it."""
+    np.save(folder / BLOCKS, block_checksums(open_array(folder / EMBEDDINGS), BLOCK_ROWS))
+    total = int(offsets[-1])
+    if "faiss" in recipe.gather and total:
+        store = recipe.codec.store(codebook)
+        with progress_bar("building faiss", total, "embeddings", progress) as advance:
+            faiss_file.build(folder, offsets, lambda numbers: store.decode(rows[numbers]), rows.shape[1], unit, advance)
