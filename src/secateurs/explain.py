@@ -122,7 +122,7 @@ def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, do
     query_for_rows = snapshot.store.prepare(query.embeddings)
     similarities = segment.similarities(query_for_rows, number_in_segment)  # (document tokens, query embeddings)
     matches = similarities.argmax(axis=0) if len(similarities) else np.full(len(query), -1)
-    tokens = segment.token_ids[segment.offsets[number_in_segment] : segment.offsets[number_in_segment + 1]]
+    tokens, _ = segment.tokens_of(np.array([number_in_segment]))
     every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
     gather_with = gatherer(snapshot, decision.plan.gather)
     gathers = np.zeros(len(query), dtype=bool)
