@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import random_documents, random_text
+from fastapi.testclient import TestClient
+from service import BEARER, KEY
 from test_sharded import make_shards
 
 from secateurs import Document, EncodedText, Index
@@ -22,6 +24,8 @@ from secateurs.corpus import BadDocumentError
 from secateurs.errors import DuplicateDocumentError, PartlyWrittenError, SecateursError, UsageError
 from secateurs.hashing import hash_of
 from secateurs.records import Changes
+from secateurs.service.app import Access, create_app
+from secateurs.service.keys import ApiKeys
 from secateurs.storage.changes import Writer, writing
 from secateurs.storage.locks import write_lock
 from secateurs.storage.recent_writes import present_before, with_write
@@ -166,6 +170,19 @@ def test_if_one_shard_refuses_the_error_names_what_the_others_have_added(
     rest = [document for document in documents if document.docno in caught.value.not_written]
     assert many.add(rest, on_bad=lambda problem: None).added == 3
     assert many.get(HERE[2]).text == "added elsewhere"
+
+
+def test_over_http_a_partly_refused_addition_is_a_conflict_that_names_what_was_added(
+    many: ShardedIndex, encoder: InterruptedEncoder
+) -> None:
+    encoder.interrupt = added_elsewhere(many, HERE[2])
+    documents = [{"docno": docno, "text": "a new text"} for docno in [*HERE[:4], *THERE[:3]]]
+    with TestClient(create_app({"many": many}, access=Access(ApiKeys([KEY]))), headers=BEARER) as client:
+        refused = client.post("/v1/indexes/many/documents", json={"documents": documents})
+    assert refused.status_code == 409
+    added, not_added = refused.json()["detail"].split(". Not added: ")
+    assert all(repr(docno) in added for docno in THERE[:3])
+    assert all(repr(docno) in not_added for docno in HERE[:4])
 
 
 def test_a_docno_added_elsewhere_after_the_check_is_skipped_and_reported_with_on_bad(

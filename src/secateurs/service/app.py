@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import Receive
 
 from ..contract import AnyIndex
-from ..errors import LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
+from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenError, ShardsMissingError, UsageError
 from ..version import __version__
 from . import answers, metrics
 from .admission import HAS_KEY, Admission
@@ -240,10 +240,22 @@ def _answer(work: Callable[..., BaseModel], *arguments: Any) -> Response:
         detail = "a shard of this index cannot be reached: try again, or search the others with  partial"
         raise Problem(503, detail, headers={"Retry-After": "5"}) from error
     except PartlyWrittenError as error:
-        detail = "a shard of this index could not be changed, but others were: send the same again, an addition by PUT"
-        raise Problem(503, detail, headers={"Retry-After": "5"}) from error
+        raise _partly_written(error) from error
     except LockedIndexError as error:
         raise Problem(409, "another process is writing to this index", headers={"Retry-After": "5"}) from error
+
+
+def _partly_written(error: PartlyWrittenError) -> Problem:
+    """Without the library's message, which names folders of the server."""
+    if isinstance(error.__cause__, DuplicateDocumentError):
+        added, not_added = (", ".join(map(repr, docnos[:20])) for docnos in (error.written, error.not_written))
+        return Problem(
+            409,
+            f"a docno is in the index already, so its shard added nothing, but others did. Added: {added}. Not added: "
+            f"{not_added}. Send those that were not added again, without the docno that is there already",
+        )
+    detail = "a shard of this index could not be changed, but others were: send the same again, an addition by PUT"
+    return Problem(503, detail, headers={"Retry-After": "5"})
 
 
 def _match_whole_paths(app: FastAPI) -> None:
