@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 COLLECTIONS ?= collections
 CACHE ?= .cache
 MINUTES ?= 10
+WORKERS ?= --numprocesses auto --dist loadgroup
 EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
 
 .PHONY: help demo quick test check test-st test-page soak diagram screenshots projection clean
@@ -20,10 +21,10 @@ quick: $(EVERYTHING)  ## style, types, and the tests that need no cluster, no se
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(WORKERS)
 
 test: $(EVERYTHING) check  ## install, check style and types, run all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 check: $(EVERYTHING)  ## check style (ruff) and types (mypy)
 	$(BIN)/ruff check .

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+# FAISS trains on one thread: OpenMP threads that wait for a core that another test uses cost more than they bring.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from secateurs import Document, EncodedText, Index
 from secateurs.demo import standard_library
 from secateurs.encoders.onnx import OnnxEncoder
@@ -79,8 +82,25 @@ def build_random(path: Path, count: int = 40, **options: object) -> Index:
     return Index.build(path, random_documents(count), encoder=None, **options)  # type: ignore[arg-type]
 
 
+# Files of tests that start Ray, a server or many processes, kill processes, or run whole experiments.
+SLOW = {
+    *("test_cli", "test_cluster", "test_crash", "test_demo", "test_docs", "test_encoder_st", "test_lab_baselines"),
+    *("test_lab_cli", "test_lab_experiment", "test_lab_page", "test_lab_reproduce", "test_living", "test_pyterrier"),
+    *("test_repair", "test_service_docs", "test_service_limits", "test_service_page", "test_service_schema"),
+    *("test_service_work", "test_service_writes", "test_shard_build", "test_shard_resume", "test_shard_writes"),
+}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need the Ray cluster run last, so that it is started once and no other test runs beside it."""
+    """Mark the slow tests, and keep the tests of a file, and all tests that use the Ray cluster, on one worker.
+
+    Tests that use the cluster come last, so that it is started once.
+    """
+    for item in items:
+        uses_ray = "ray_cluster" in getattr(item, "fixturenames", ())
+        if item.path.stem in SLOW or item.get_closest_marker("slow"):
+            item.add_marker("slow")
+        item.add_marker(pytest.mark.xdist_group("ray" if uses_ray else item.path.stem))
     items.sort(key=lambda item: "ray_cluster" in getattr(item, "fixturenames", ()))
 
 

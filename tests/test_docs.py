@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,8 +11,6 @@ import pytest
 
 import secateurs
 import secateurs.lab
-from secateurs import Index
-from secateurs.encoders.onnx import OnnxEncoder
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -27,18 +26,16 @@ WITH_PYTHON = [page for page in PROSE if blocks(page, "python")]
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON)
-def test_python_blocks_run(
-    page: str, tmp_path: Path, passages: list[dict[str, str]], encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_blocks_run(page: str, tmp_path: Path, index_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if '"demo.sec"' in PROSE[page]:
-        Index.build("demo.sec", passages, encoder=encoder)
+        shutil.copytree(index_path, "demo.sec")
     namespace: dict[str, object] = {}
     try:
         for block in blocks(page, "python"):
             exec(compile(block, page, "exec"), namespace)
     finally:
-        if "ray" in sys.modules:  # nobody else should be connected to what was started here
+        if "ray" in sys.modules:  # no later test should be connected to what was started here
             sys.modules["ray"].shutdown()
 
 

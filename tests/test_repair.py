@@ -215,7 +215,8 @@ def test_text_that_is_blank_is_not_encoded_in_place_of_embeddings_that_were_brou
 ) -> None:
     path = tmp_path / "i.sec"
     index = Index.build(path, [{"docno": "text", "text": "Cats sleep."}], encoder=encoder)
-    index.add_encoded([Document("blank", "", {}, random_text(np.random.default_rng(0), 4, 96))], replacing=False)
+    blank = Document("blank", "", {}, random_text(np.random.default_rng(0), 4, 96))
+    index.change(lambda writer: writer.add([("", blank)], None, None, replacing=False))
     flip(first(path, "centre.npy", "codebooks"))
     report = repair(path)
     assert report.lost
