@@ -1,5 +1,7 @@
 """Which positions gather."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,8 +19,9 @@ def test_p_keeps_the_most_important_positions_in_order() -> None:
     assert prune(QUERY, COUNTS, p=3).tolist() == [2, 1, 3]
 
 
-def test_p_beyond_the_query_and_p_none_keep_everything() -> None:
-    assert prune(QUERY, COUNTS, p=99).tolist() == prune(QUERY, COUNTS, p=None).tolist() == [2, 1, 3, 0]
+@pytest.mark.parametrize("p", [99, None, "all"])
+def test_p_beyond_the_query_none_and_all_keep_everything(p: Any) -> None:
+    assert prune(QUERY, COUNTS, p=p).tolist() == [2, 1, 3, 0]
 
 
 @pytest.mark.parametrize("p", [0, -1, 2.5, True, "3"])

@@ -1,5 +1,7 @@
 """The pipeline from query to ranking."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -72,10 +74,32 @@ def test_an_empty_query_is_an_error(index: Index, query: str) -> None:
         index.explain(query, "argparse")
 
 
-def test_an_empty_encoding_scores_zero(index: Index) -> None:
+def test_a_query_without_embeddings_is_an_error(index: Index) -> None:
     nothing = EncodedText(np.zeros((0, index.manifest.dim)), [], [])
-    assert len(index.search(nothing)) == 0
-    assert {hit.score for hit in index.search(nothing, gather="exhaustive")} == {0.0}
+    for verb in (index.search, index.candidates, index.decide):
+        with pytest.raises(UsageError, match="the query is empty: it has no embeddings"):
+            verb(nothing)
+
+
+def test_nprobe_of_the_plan_is_at_most_the_number_of_cells(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 300)
+    ranking = index.search(random_text(np.random.default_rng(0), 4), gather="cells", nprobe=5000)
+    assert ranking.plan.nprobe == index.snapshot.cells < 5000
+
+
+def test_a_damaged_faiss_index_does_not_matter_to_a_search_by_cells(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 300, gather=("cells", "faiss"))
+    file = next((tmp_path / "i.sec").rglob("faiss.index"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    code = f"""
+import numpy as np
+from secateurs import EncodedText, Index
+query = EncodedText(np.ones((2, 16)), [1, 2], [0, 0])
+print(len(Index({str(index.path)!r}).search(query, gather="cells")))
+"""
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "10"
 
 
 def test_threads_get_the_same_rankings(index: Index) -> None:
@@ -94,7 +118,7 @@ def test_a_query_that_is_neither_text_nor_encoded_is_a_clear_error(index: Index,
         index.score(query, ["argparse"])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("queries", ["abc", b"abc"])
+@pytest.mark.parametrize("queries", ["abc", b"abc", None, 7])
 def test_search_many_refuses_one_query_in_the_place_of_several(index: Index, queries: object) -> None:
     with pytest.raises(UsageError, match="search_many takes several queries"):
         index.search_many(queries)  # type: ignore[arg-type]
@@ -123,7 +147,9 @@ def test_refreshing_an_unchanged_index_opens_no_new_state(index: Index, monkeypa
     assert index.refresh() is False
 
 
-@pytest.mark.parametrize(("name", "value"), [("k", 0), ("p", 0), ("k_prime", -1), ("nprobe", 0), ("k", 1.5)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("k", 0), ("p", 0), ("k_prime", -1), ("nprobe", 0), ("k", 1.5), ("p", np.array([1, 2]))]
+)
 def test_settings_that_make_no_sense_are_named(index: Index, name: str, value: object) -> None:
     with pytest.raises(UsageError, match=f"{name} must be a whole number of at least 1"):
         index.search("a", **{name: value})  # type: ignore[arg-type]

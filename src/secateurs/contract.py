@@ -96,7 +96,7 @@ class AnyIndex(ABC):
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
-        if isinstance(queries, str | bytes | EncodedText):
+        if isinstance(queries, str | bytes | EncodedText) or not isinstance(queries, Iterable):
             raise UsageError("search_many takes several queries, such as a list of texts: for one query, use search")
         return searching.search_many(self, queries, SearchSettings.of(settings), threads)
 
@@ -264,6 +264,8 @@ class AnyIndex(ABC):
             encoded = self._encode_text(query)
         else:
             raise UsageError(f"a query is a text or an EncodedText, not {type(query).__name__}")
+        if len(encoded) == 0:
+            raise UsageError("the query is empty: it has no embeddings")
         if self.dim and encoded.embeddings.shape[1] != self.dim:
             raise UsageError(
                 f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, those of the index {self.dim}"

@@ -24,7 +24,7 @@ from .records import (
     GatherName,
     SearchSettings,
     StoreName,
-    check_docno,
+    to_docnos,
 )
 from .search import Decision, OneIndex
 from .storage.changes import Writer, writing
@@ -142,9 +142,7 @@ class Index(AnyIndex):
         return self._write(make_change)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
-        wanted = [docnos] if isinstance(docnos, str) else list(docnos)
-        for docno in wanted:
-            check_docno(docno)
+        wanted = to_docnos(docnos)
         return self._write(lambda writer: writer.delete(wanted))
 
     def compact(self, *, progress: bool | None = None) -> None:

@@ -6,17 +6,21 @@ the positions to search with, for any engine. `keep` is the pruning step of ever
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .frequencies import Frequencies
 from .importance import order_positions
 from .records import EncodedText, Order, Positions, check_p
 
 
-def prune(query: EncodedText, frequencies: Frequencies, p: int | None = 3, order: Order = "icf") -> Positions:
-    """The positions to gather with, most important first. `p=None`, or p beyond the query's length, keeps all.
+def prune(
+    query: EncodedText, frequencies: Frequencies, p: int | Literal["all"] | None = 3, order: Order = "icf"
+) -> Positions:
+    """The positions to gather with, most important first. p="all", None, or p beyond the query's length keeps all.
 
     The query itself is not shortened: scoring needs all of its embeddings.
     """
-    return keep(order_positions(order, query, frequencies), p)
+    return keep(order_positions(order, query, frequencies), None if p == "all" else p)
 
 
 def keep(ordered: Positions, p: int | None) -> Positions:

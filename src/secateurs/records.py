@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias, get_args, overload
@@ -122,6 +122,18 @@ def check_docno(docno: object) -> None:
         raise UsageError(f"a docno is a text, not {docno!r}")
 
 
+def to_docnos(docnos: object) -> list[str]:
+    """A docno, or several of them, as a list."""
+    if isinstance(docnos, str):
+        return [docnos]
+    if isinstance(docnos, bytes) or not isinstance(docnos, Iterable):
+        raise UsageError(f"docnos are a text or several texts, not {docnos!r}")
+    listed = list(docnos)
+    for docno in listed:
+        check_docno(docno)
+    return listed
+
+
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
 class SearchSettings:
     """How to search. Every surface has the same names and defaults; effort.py decides what is left open."""
@@ -139,9 +151,9 @@ class SearchSettings:
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
 
     def __post_init__(self) -> None:
-        if self.p == "all":
+        if isinstance(self.p, str) and self.p == "all":
             object.__setattr__(self, "p", None)  # the same in one form
-        if self.p != "auto":
+        if not isinstance(self.p, str) or self.p != "auto":
             check_p(self.p)
         for name in ("k", "k_prime"):
             _check_whole_number(name, getattr(self, name))

@@ -172,6 +172,8 @@ def gather(snapshot: Snapshot, query: EncodedText, decision: Decision) -> tuple[
     plan, matching = decision.plan, decision.matching
     if matching.documents == 0:
         return np.empty(0, dtype=np.int64), 0, plan
+    if plan.gather == "cells" and plan.nprobe > snapshot.cells:
+        plan = replace(plan, nprobe=snapshot.cells)
     embeddings = query.embeddings[decision.kept]
     documents, gathered = gatherer(snapshot, plan.gather).gather(embeddings, plan, matching.allowed)
     if plan.where is not None and len(documents) < min(plan.k, matching.documents):
@@ -218,22 +220,28 @@ def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.fl
     return [Hit(docno, -minus, found.text, found.metadata) for minus, docno, found in best]
 
 
-_compiled: set[tuple[str, str]] = set()  # (gather, store) whose kernels this process has compiled
+_compiled: set[tuple[str, bool]] = set()  # (store, whether it has cells) whose kernels this process has compiled
 _compiling = Lock()
 
 
 def compile_kernels(snapshot: Snapshot) -> None:
     """Call every kernel once. The first call compiles it or reads the cache, which no search's time should include."""
+    has_cells = "cells" in snapshot.gatherers
+    key = snapshot.manifest.store, has_cells
+    if key in _compiled or not snapshot.embedded:
+        return
     with _compiling:
-        for name in snapshot.gatherers:
-            if name == "exhaustive" or (name, snapshot.manifest.store) in _compiled or not snapshot.embedded:
-                continue  # exhaustive gathering has no kernel, and would read the whole index
-            dim = snapshot.manifest.dim
-            query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
-            searched = OneIndex(snapshot)
-            settings = SearchSettings(k=1, gather=name)
-            find(snapshot, query, decide(searched, query, settings), Stopwatch())
-            _compiled.add((name, snapshot.manifest.store))
+        if key in _compiled:
+            return
+        dim = snapshot.manifest.dim
+        query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
+        first, segment = snapshot.embedded[0]
+        documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
+        if has_cells:
+            plan = make_plan(SearchSettings(k=1, gather="cells"), query, snapshot.gatherers, len(snapshot))
+            documents, _ = gatherer(snapshot, "cells").gather(query.embeddings, plan)
+        score(snapshot, query, documents[:1], k=1)
+        _compiled.add(key)
 
 
 class Stopwatch:

@@ -99,6 +99,11 @@ class Snapshot:
         return reduce(Frequencies.__sub__, self._gone, total)
 
     @cached_property
+    def cells(self) -> int:
+        """How many cells there are."""
+        return 0 if self.codebook.centroids is None else len(self.codebook.centroids)
+
+    @cached_property
     def gatherers(self) -> tuple[GatherName, ...]:
         """The ways of gathering that this index can do, the default first."""
         empty = not any(record.embeddings for record in self.manifest.segments)

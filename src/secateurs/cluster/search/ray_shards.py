@@ -156,6 +156,8 @@ class RayShards:
                     return answers[shard]
                 if call.refusal is not None:
                     raise call.refusal
+            if running:  # it ran until its actor died: from now on a replica has the whole time again to come back
+                deadline = time.monotonic() + _SECONDS_TO_COME_BACK
             if time.monotonic() > deadline:
                 self._give_up(call, partial=False)
             time.sleep(_PAUSE)

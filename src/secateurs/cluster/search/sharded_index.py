@@ -20,7 +20,7 @@ from ...corpus import OnBad
 from ...encoders import Encoder
 from ...errors import DuplicateDocumentError, SecateursError, ShardsMissingError
 from ...frequencies import Frequencies
-from ...records import Changes, Document, EncodedText, GatherName, SearchSettings
+from ...records import Changes, Document, EncodedText, GatherName, SearchSettings, to_docnos
 from ...search import decide
 from ...storage.indexing import in_index_already
 from .batches import Batches, encode_batches, new_write_id, read_batches
@@ -160,7 +160,7 @@ class ShardedIndex(AnyIndex):
             return self._write_documents("update", self._read_batches(documents, on_bad), progress, on_bad)
 
     def delete(self, docnos: str | Iterable[str]) -> Changes:
-        all_docnos = [docnos] if isinstance(docnos, str) else list(docnos)
+        all_docnos = to_docnos(docnos)
         by_shard: dict[int, list[str]] = {}
         for docno in all_docnos:
             by_shard.setdefault(self._shards.number_for(docno), []).append(docno)
