@@ -51,6 +51,8 @@ def build(
             clustering.niter = _ITERATIONS
         if hasattr(index, "pq"):  # its codebooks have 256 entries of few dimensions: more points only take longer
             index.pq.cp.max_points_per_centroid = _TRAINING_POINTS_PER_LIST
+            # Reordering the codes for a filter by Hamming distance takes most of the training, and no search uses it.
+            index.do_polysemous_training = False
         index.train(decode(sample))
     for start in range(0, total, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, total))

@@ -26,7 +26,8 @@ def pieces_of_sources(
 ) -> Stream:
     """The pieces of several sources in turn, each read by a task; `get` gives the result of a task.
 
-    The tasks run on this machine: the corpus may be nowhere else, and one core reads fast enough for hundreds of encoding cores.
+    The tasks run on this machine, because the corpus may be nowhere else. One core reads fast enough for hundreds of
+    encoding cores.
     """
     reader = ray.remote(tasks.read_source).options(
         num_returns="streaming",
