@@ -109,7 +109,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was(folder: Path, number: signal.
     if number == signal.SIGINT:
         assert first.returncode == 130
         assert printed.startswith(
-            f"secateurs: interrupted: {work.name} has what was measured, and the same command goes on"
+            f"secateurs: interrupted: {work.name} has what was measured: repeat the command to continue"
         )
     kept = [json.loads(line) for line in work.read_bytes().split(b"\n")[1:-1]]
     assert 7 <= len(kept) < 270
