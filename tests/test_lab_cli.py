@@ -142,6 +142,7 @@ WRONG = [
     ([*ASKED[:5], "none"], 1, "there is no file none"),
     ([*ASKED[:5], "q.tsv"], 1, "columns and not 4"),
     (["report", "none.parquet"], 1, "there is no file none.parquet"),
+    (["report", "."], 1, ". is no result of secateurs evaluate: give the .parquet file"),
     (["report", "q.tsv"], 1, "secateurs evaluate --out"),
     (["reproduce", "magic"], 2, "there is no reproduction 'magic': there are standard-library, synthetic"),
     (["reproduce", "none.yaml"], 1, "there is no file none.yaml"),
