@@ -116,7 +116,7 @@ class Results:
         parquet = Path(f"{stem(path)}.parquet")
         if not parquet.is_file() and Path(path).exists():
             raise SecateursError(
-                f"{path} is no result of secateurs evaluate: give the .parquet file that  secateurs evaluate --out  writes"
+                f"{path} is no result of secateurs evaluate: give the .parquet file of  secateurs evaluate --out NAME"
             )
         if not parquet.is_file():
             raise SecateursError(f"there is no file {parquet}: secateurs evaluate --out {stem(path)} makes it")
