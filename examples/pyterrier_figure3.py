@@ -27,7 +27,11 @@ from secateurs.integrations.pyterrier import Candidates, Prune, QueryEncoder, Sc
 from secateurs.lab.topics import collection_files, read_topics
 
 IN_NOTEBOOK = "ipykernel" in sys.modules
-COLLECTION = Path(sys.argv[1]) if len(sys.argv) > 1 and not IN_NOTEBOOK else None
+ARGUMENTS = [] if IN_NOTEBOOK else sys.argv[1:]
+if len(ARGUMENTS) > 1 or any(argument.startswith("-") for argument in ARGUMENTS):
+    print(__doc__)
+    sys.exit(0 if ARGUMENTS in (["--help"], ["-h"]) else 2)
+COLLECTION = Path(ARGUMENTS[0]) if ARGUMENTS else None
 K_PRIME = 100 if COLLECTION is None else 1000  # the paper's 1000 would be half of a collection as small as ours
 PS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 28, 32)
 MOST_QUERIES = 200

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,19 @@ def test_search_prints_a_table_and_what_the_search_did(animals: Path) -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert "fish" in lines[2]
-    assert "with 3 of 32 embeddings" in done.stdout
-    assert "gathered 3 of 3 documents" in done.stdout
+    assert "scored all 3 documents, " in done.stdout
+    gathered = run("search", animals, "do goldfish grow", "-k", "2", "-p", "3", "--gather", "cells")
+    assert "gathered 3 of 3 documents with 3 of 32 embeddings (" in gathered.stdout
+
+
+@pytest.mark.parametrize(
+    "settings", [("-p", "3", "--effort", "exact"), ("-p", "3"), ("-p", "3", "--gather", "exhaustive")]
+)
+def test_a_search_that_scores_every_document_reports_no_pruning(animals: Path, settings: tuple[str, ...]) -> None:
+    done = run("search", animals, "do goldfish grow", *settings, "--where", "year = 2020")
+    assert "scored all 1 matching of 3 documents, " in done.stdout
+    assert "gathered" not in done.stdout
+    assert "embeddings" not in done.stdout
 
 
 def test_a_narrow_terminal_keeps_rank_score_and_docno(animals: Path) -> None:
@@ -79,6 +91,8 @@ def test_search_prints_json_that_equals_the_library(animals: Path) -> None:
     assert [(h["docno"], h["score"]) for h in done["hits"]] == [(h.docno, h.score) for h in ranking]
     assert done["hits"][0]["metadata"] == {"year": 2020}
     assert done["stats"]["embeddings_kept"] == 2
+    assert done["plan"] == asdict(ranking.plan)
+    assert done["plan"]["order"] == "icf"
 
 
 @pytest.mark.parametrize("source", ["file", "-"])
@@ -142,8 +156,24 @@ def test_explain_shows_every_query_token(animals: Path) -> None:
 def test_info_prints_what_the_index_holds(animals: Path) -> None:
     done = run("info", animals, "--check")
     assert "documents         3" in done.stdout
-    assert "every byte is as it was written" in done.stdout
+    assert done.stdout.startswith("every byte is as it was written, and all parts agree\n")
     assert json.loads(run("info", animals, "--json").stdout)["documents"] == 3
+
+
+def test_an_empty_corpus_makes_an_empty_index_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text("\n")
+    done = run("index", "c.jsonl", "c.sec", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stderr == "no documents in c.jsonl\n"
+    assert "0 documents, 0 embeddings" in done.stdout
+    assert "\ngather            cells, exhaustive\n" in run("info", tmp_path / "c.sec").stdout
+
+
+def test_one_document_is_singular(tmp_path: Path) -> None:
+    (tmp_path / "c.tsv").write_text("fish\tGoldfish grow.\n")
+    done = run("index", tmp_path / "c.tsv", tmp_path / "c.sec")
+    assert ": 1 document, " in done.stdout
+    assert "scored all 1 document, " in run("search", tmp_path / "c.sec", "goldfish").stdout
 
 
 def test_bad_lines_stop_the_build_or_are_skipped_and_counted(tmp_path: Path) -> None:
@@ -164,6 +194,20 @@ WRONG = [
     (["search", "INDEX", "a", "--queries", "f"], 2, "give either a QUERY or --queries FILE"),
     (["search", "INDEX", "a", "-p", "0"], 2, "p must be a whole number of at least 1"),
     (["search", "INDEX", "a", "-p", "many"], 2, "p is a number, all or auto, not 'many'"),
+    (["search", "INDEX", "a", "-k", "0"], 2, "k must be a whole number of at least 1, not 0"),
+    (["search", "INDEX", "a", "-k", "ten"], 2, "k must be a whole number of at least 1, not 'ten'"),
+    (["explain", "INDEX", "a", "fish", "-k", "ten"], 2, "k must be a whole number of at least 1, not 'ten'"),
+    (["search", "INDEX", "a", "--nprobe", "ten"], 2, "nprobe must be a whole number of at least 1"),
+    (["search", "INDEX", "a", "--candidates", "1.5"], 2, "candidates must be a whole number of at least 1"),
+    (["search", "INDEX", "a", "--k-prime", "x"], 2, "k_prime must be a whole number of at least 1"),
+    (["demo", "x.sec", "-p", "three"], 2, "p must be a whole number of at least 1"),
+    (["search", "INDEX", "do", "goldfish", "grow"], 2, "(goldfish grow): put the query in quotes"),
+    (["shard", "search", "INDEX", "do", "goldfish"], 2, "(goldfish): put the query in quotes"),
+    (["explain", "INDEX", "do", "goldfish", "grow", "fish"], 2, "(grow fish): put the query in quotes"),
+    (["search", "INDEX", "--queries", "."], 1, ". is a folder, not a file"),
+    (["search", "INDEX", "--queries", "q.csv"], 2, "q.csv: queries are lines of qid, tab, text"),
+    (["demo", "INDEX"], 2, "is not an index of this demo: choose another name"),
+    (["demo", "INDEX", "--rebuild"], 2, "is not an index of this demo: choose another name"),
     (["search", "INDEX", "a", "--order", "best"], 2, "order is one of"),
     (["search", "INDEX", "a", "--gather", "magic"], 2, "gather is one of"),
     (["search", "INDEX", "a", "--json", "--trec"], 2, "not both"),
@@ -292,6 +336,38 @@ def test_ctrl_c_while_adding_changes_nothing_and_says_so(animals: Path, long_cor
     assert json.loads(run("info", tmp_path / "a.sec", "--json", "--check").stdout)["documents"] == 3
 
 
+def test_ctrl_c_does_not_wait_for_threads_that_are_still_running() -> None:
+    script = (
+        "import atexit, sys, threading, time\n"
+        "from secateurs.cli import app, main\n"
+        "atexit.register(print, 'cleaned up')\n"
+        "def interrupted(standalone_mode):\n"
+        "    threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+        "    print('printed before')\n"
+        "    raise KeyboardInterrupt\n"
+        "app.app = interrupted\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "secateurs: interrupted\n")
+    assert done.stdout == "printed before\ncleaned up\n"
+
+
+def test_ctrl_c_while_the_commands_are_imported_prints_no_stack_trace() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "import runpy\n"
+        "runpy.run_module('secateurs', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "secateurs: interrupted\n")
+
+
 def test_loading_is_shown_apart_from_the_search(index: Index, capsys: pytest.CaptureFixture[str]) -> None:
     ranking = index.search("zip archive", k=1)
     print_ranking(None, "zip archive", ranking, [], 1234.0)
@@ -317,6 +393,15 @@ def test_help_shows_an_example(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0
     assert f"Example: secateurs {command}" in " ".join(done.stdout.split())
+
+
+def test_help_shows_an_example_of_shards_and_no_types_of_flags() -> None:
+    assert "Example: secateurs shard build" in " ".join(run("shard", "--help").stdout.split())
+    for command in (["search"], ["index"], ["shard", "build"], ["serve"], ["demo"], ["delete"], ["evaluate"]):
+        shown = run(*command, "--help").stdout
+        flags = [line for line in shown.splitlines() if "<bool>" in line and "--help" not in line]
+        assert flags == []
+        assert "[[" not in shown
 
 
 def test_every_option_of_every_command_is_documented() -> None:
@@ -352,7 +437,7 @@ def test_a_collection_in_shards_is_searched_changed_and_described_like_an_index(
         assert found["stats"]["shards_missing"] == 0
     printed = run("shard", "info", path).stdout
     assert "documents         3" in printed
-    assert re.search(r"shard-0001 +\d documents, ", printed)
+    assert re.search(r"shard-0001 +\d documents?, ", printed)
     assert len(json.loads(run("info", path, "--json").stdout)["shards"]) == 2
     assert "rank 1 of 3" in run("explain", path, "do goldfish grow", "fish").stdout
     (tmp_path / "more.tsv").write_text("ants\tAnts lay a trail of scent.\n")

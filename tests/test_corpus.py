@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from secateurs import Document, EncodedText, Index, SecateursError
-from secateurs.corpus import BadDocumentError, count_documents, read_corpus, to_document
+from secateurs.corpus import BadDocumentError, count_documents, is_blank, read_corpus, to_document
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import MissingExtraError, UsageError
 
@@ -52,6 +52,8 @@ def test_csv_has_a_header_and_quoted_line_breaks(tmp_path: Path) -> None:
         ("1.50", 1.5),
         ("1e3", 1000.0),
         (" 7 ", 7),
+        ("\u00a02020", 2020),
+        ("2020\u2003", 2020),
         ("007", "007"),
         ("+1", "+1"),
         (".5", ".5"),
@@ -82,6 +84,40 @@ def test_docno_text_and_title_of_a_csv_stay_text_and_an_empty_cell_is_no_value(t
         Document("7", "1984 2020", {"title": "1984"}),
         Document("8", "3", {"year": 1999, "lang": "en"}),
     ]
+
+
+def test_columns_of_a_csv_that_are_not_the_docno_or_the_text_are_metadata_if_they_are_not_empty(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.csv", "docno,id,text,body\na,,one,\n\nb,7,two,x\n")
+    assert list(read_corpus(path)) == [Document("a", "one"), Document("b", "two", {"id": "7", "body": "x"})]
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("title;text", r"c\.csv: no column for the docno .*; the columns are: 'title;text'"),
+        ("docno,words", r"c\.csv: no column for the text .*; the columns are: 'docno', 'words'"),
+    ],
+)
+def test_a_csv_without_a_docno_or_text_column_lists_the_columns_found(
+    tmp_path: Path, header: str, message: str
+) -> None:
+    path = write(tmp_path / "c.csv", f"{header}\na,b\n")
+    for on_bad in (None, print):
+        with pytest.raises(SecateursError, match=message):
+            list(read_corpus(path, on_bad))
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\u00a0", "\u200b\u2060", "\x00\x1b", "\u00ad \ufeff", "\ue000"])
+def test_a_text_of_white_space_control_and_zero_width_characters_is_blank(text: str) -> None:
+    assert is_blank(text)
+    assert not is_blank(f"{text}.{text}")
+    with pytest.raises(BadDocumentError, match="text of 'a' is empty"):
+        to_document({"docno": "a", "text": text})
+
+
+@pytest.mark.parametrize("text", ["?", "\u0378", "\U0001f490", "\u00e9"])
+def test_a_text_with_a_visible_or_unassigned_character_is_not_blank(text: str) -> None:
+    assert to_document({"docno": "a", "text": text}).text == text
 
 
 def test_a_folder_gives_its_text_files_under_their_paths(tmp_path: Path) -> None:
@@ -115,7 +151,16 @@ BAD = [
     ("c.csv", b"docno,text\nok,fine\nx, \n", 3, "text of 'x' is empty"),
     ("c.tsv", b"ok\tfine\nno tab here\n", 2, "no tab"),
     ("c.tsv", b"ok\tfine\n\xff\tx\n", 2, "not UTF-8"),
-    ("c.csv", b"docno,text\nok,fine\nx\n", 3, "2 columns"),
+    ("c.csv", b"docno,text\nok,fine\nx\n", 3, "has 1 column, the header has 2"),
+    ("c.csv", b"docno,text\nok,fine\nx,y,z\n", 3, "has 3 columns, the header has 2"),
+    ("c.csv", b"docno,id,text\nok,1,fine\n,2,x\n", 3, "docno is not a non-empty string: ''"),
+    ("c.csv", b"docno,id,text\nok,1,fine\n  ,2,x\n", 3, "docno is not a non-empty string: ''"),
+    (
+        "c.jsonl",
+        '{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "\u200b"}\n'.encode(),
+        2,
+        "text of 'x' is empty",
+    ),
     ("c.csv", b"docno,text\nok,fine\nx,\xff\n", 3, "not valid Unicode"),
     ("c.csv", b"docno,text,by\nok,fine,\nx,fine,\xff\n", 3, "metadata of 'x' is not JSON"),
     ("c.jsonl", b'{"docno": "ok", "text": "fine"}\n{"docno": "x", "text": "x", "y": NaN}\n', 2, "is not JSON"),

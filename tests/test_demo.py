@@ -1,11 +1,15 @@
 """The demo's collection is the standard library on this machine; its tables fit a terminal."""
 
 import re
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from secateurs import Index
+from secateurs import demo as demo_documents
+from secateurs.cli.demo import demo
 from secateurs.cli.demo_printing import Pair, print_demo_summary, print_side_by_side
 from secateurs.demo import standard_library
 
@@ -45,4 +49,21 @@ def test_the_comparison_shows_every_number_however_wide_the_terminal_is(
         for number in (stats.documents_gathered, stats.documents_scored, f"{stats.search_milliseconds:.1f}"):
             assert str(number) in words
     print_demo_summary([pair])
-    assert "Over 1 questions, pruned search gathered" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Over 1 question, pruned search gathered" in printed
+    assert re.search(r"Encoding a question takes another \d+ ms, not counted above\.", printed)
+
+
+def test_the_demo_draws_no_bar_where_standard_error_is_no_terminal_and_uses_its_index_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = [document for document in standard_library() if document["docno"].startswith(("argparse", "shutil"))]
+    monkeypatch.setattr(demo_documents, "standard_library", lambda: documents)
+    monkeypatch.setattr(sys, "argv", ["/somewhere/secateurs/__main__.py", "demo"])
+    path = tmp_path / "my demo.sec"
+    for begins in ("Indexing ", "Using the index that is there already"):
+        demo(path)
+        printed = capsys.readouterr()
+        assert printed.out.startswith(begins)
+        assert f"Now try:  python -m secateurs search '{path}' " in printed.out
+        assert printed.err == ""

@@ -109,7 +109,7 @@ def test_a_stopped_evaluation_goes_on_where_it_was(folder: Path, number: signal.
     if number == signal.SIGINT:
         assert first.returncode == 130
         assert printed.startswith(
-            f"secateurs: interrupted: {work.name} has what was measured, and the same command goes on"
+            f"secateurs: interrupted: {work.name} has what was measured: repeat the command to continue"
         )
     kept = [json.loads(line) for line in work.read_bytes().split(b"\n")[1:-1]]
     assert 7 <= len(kept) < 270
@@ -142,6 +142,7 @@ WRONG = [
     ([*ASKED[:5], "none"], 1, "there is no file none"),
     ([*ASKED[:5], "q.tsv"], 1, "columns and not 4"),
     (["report", "none.parquet"], 1, "there is no file none.parquet"),
+    (["report", "."], 1, ". is no result of secateurs evaluate: give the .parquet file"),
     (["report", "q.tsv"], 1, "secateurs evaluate --out"),
     (["reproduce", "magic"], 2, "there is no reproduction 'magic': there are standard-library, synthetic"),
     (["reproduce", "none.yaml"], 1, "there is no file none.yaml"),

@@ -73,9 +73,9 @@ def test_a_reproduction_can_disagree_and_says_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("title: [", "not YAML"),
+        ("title: [", r"t\.yaml: not YAML"),
         ("title: t", "a reproduction has about, baseline"),
-        (TINY + "  - {setting: p=1, hope: 1}", "not an expectation"),
+        (TINY + "  - {setting: p=1, hope: 1}", r"t\.yaml: not an expectation: .* setting, measure, no_loss; "),
         (TINY.replace("made: synthetic", "path: /x") + "  - {setting: p=1, saves: 1}", "a collection is"),
     ],
 )

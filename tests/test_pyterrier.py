@@ -406,3 +406,11 @@ def test_the_example_draws_the_figure_of_a_collection(
     assert f"{len(sample)} documents" in printed
     assert len([line for line in printed.splitlines() if line.startswith(("first ", "icf "))]) == 28
     assert (tmp_path / "small.figure3.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_example_prints_its_usage() -> None:
+    script = Path(__file__).parent.parent / "examples" / "pyterrier_figure3.py"
+    done = subprocess.run([sys.executable, script, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert "python examples/pyterrier_figure3.py [COLLECTION]" in done.stdout
+    assert subprocess.run([sys.executable, script, "--unknown"], capture_output=True).returncode == 2

@@ -79,6 +79,9 @@ def test_standard_input_may_be_tab_separated(monkeypatch: pytest.MonkeyPatch) ->
         ("q.jsonl", '{"_id": true, "text": "cats"}\n', r"line 1: no qid"),
         ("q.jsonl", "cats\n", "line 1: not JSON"),
         ("q.jsonl", "[1]\n", "line 1: not a JSON object"),
+        ("q.tsv", BEIR_QRELS, r"q\.tsv has judgements \(qrels\) in it, not queries"),
+        ("q.csv", "qid,text\n1,cats\n", r"q\.csv: queries are lines of qid, tab, text, .* not \.csv"),
+        ("q.csv.gz", "qid,text\n1,cats\n", r"q\.csv\.gz: queries are lines of qid, tab, text, .* not \.csv"),
     ],
 )
 def test_a_wrong_file_of_queries_is_refused_with_its_lines(
@@ -95,9 +98,10 @@ def test_broken_encoding_and_missing_files_are_errors(tmp_path: Path) -> None:
     (tmp_path / "q.tsv.gz").write_bytes(b"1\tcats\n")
     with pytest.raises(SecateursError, match="cannot be read further"):
         read_queries(str(tmp_path / "q.tsv.gz"))
-    for missing in (tmp_path / "none.tsv", tmp_path):
-        with pytest.raises(SecateursError, match="there is no file"):
-            read_queries(str(missing))
+    with pytest.raises(SecateursError, match="there is no file"):
+        read_queries(str(tmp_path / "none.tsv"))
+    with pytest.raises(SecateursError, match="is a folder, not a file"):
+        read_queries(str(tmp_path))
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

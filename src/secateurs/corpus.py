@@ -4,7 +4,7 @@
             in front of the text, everything else is metadata
     tsv     docno, tab, text
     csv     a header line, then as jsonl. Metadata that reads as a JSON number is that number (2020, -1.5, 1e3);
-            everything else is text (007, true, NaN); an empty cell is no metadata
+            everything else is text (007, true, NaN); an empty cell is no metadata, and an empty docno is an error
     folder  every .txt and .md file below it; the docno is the path inside the folder
 
 Plain or gzipped. A bad line raises, with its line number, or is handed to `on_bad` and skipped.
@@ -19,8 +19,9 @@ import json
 import math
 import re
 import sys
+import unicodedata
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -35,6 +36,7 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 IR_DATASETS = "ir_datasets:"
 _ALWAYS_TEXT = {*DOCNO_FIELDS, *TEXT_FIELDS, "title"}
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_BLANK = {"Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"}  # not Cn: a newer Unicode may assign a visible character there
 _LONGEST_NUMBER = 300  # digits; Python refuses to read much longer whole numbers
 _DEEPEST = 100  # levels of metadata, so that reading them recursively does not run out of stack
 BROKEN_FILE = (OSError, EOFError, zlib.error)
@@ -49,14 +51,13 @@ class BadDocumentError(SecateursError):
 def to_document(item: Document | Mapping[str, Any]) -> Document:
     """A document from a mapping with a docno, a text and anything else as metadata, or BadDocumentError.
 
-    The text must have a character that is not white space, unless the document brings its embeddings (`encoded`).
+    The text must not be blank (`is_blank`), unless the document brings its embeddings (`encoded`).
     """
     if isinstance(item, Document):
         document = item
     elif isinstance(item, Mapping):
         fields = dict(item)
-        docno_field = next((name for name in DOCNO_FIELDS if name in fields), None)
-        text_field = next((name for name in TEXT_FIELDS if name in fields), None)
+        docno_field, text_field = _first(DOCNO_FIELDS, fields), _first(TEXT_FIELDS, fields)
         if docno_field is None:
             raise BadDocumentError(f"no docno (one of {', '.join(DOCNO_FIELDS)})")
         if text_field is None:
@@ -74,10 +75,7 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         raise BadDocumentError(f"docno is not a non-empty string: {document.docno!r}")
     if not isinstance(document.text, str):
         raise BadDocumentError(f"text of {document.docno!r} is not a string: {document.text!r:.60}")
-    if document.encoded is None:
-        if not document.text.strip():
-            raise BadDocumentError(f"text of {document.docno!r} is empty")
-    elif not isinstance(document.encoded, EncodedText):
+    if document.encoded is not None and not isinstance(document.encoded, EncodedText):
         raise BadDocumentError(
             f"encoded of {document.docno!r} must be an EncodedText, not {type(document.encoded).__name__}"
         )
@@ -86,6 +84,8 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
             string.encode("utf-8")
         except UnicodeEncodeError as error:
             raise BadDocumentError(f"{what} of {document.docno!r} is not valid Unicode ({error.reason})") from error
+    if document.encoded is None and is_blank(document.text):
+        raise BadDocumentError(f"text of {document.docno!r} is empty")
     try:
         packed = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
         packed.encode("utf-8")
@@ -94,6 +94,18 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
     if packed.count("{") + packed.count("[") > _DEEPEST and _depth(document.metadata) > _DEEPEST:
         raise BadDocumentError(f"metadata of {document.docno!r} is nested more than {_DEEPEST} deep")
     return document
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to encode: only white space, control characters and characters without width.
+
+    These are the Unicode categories Z* (separators), Cc, Cf, Co and Cs, which the built-in encoder's tokenizer removes.
+    """
+    return all(unicodedata.category(character) in _BLANK for character in text)
+
+
+def _first(names: Iterable[str], fields: Collection[str]) -> str | None:
+    return next((name for name in names if name in fields), None)
 
 
 def _depth(value: Any) -> int:
@@ -227,14 +239,22 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
     with open_file(path) as file:
         # surrogateescape carries broken bytes through the parser, so that only the record with them is bad
         text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
-        rows = csv.DictReader(text, strict=True)  # an open quote must not swallow the rest of the file
+        rows = csv.reader(text, strict=True)  # an open quote must not swallow the rest of the file
         try:
+            header = next((row for row in rows if row), [])
+            for what, names in (("docno", DOCNO_FIELDS), ("text", TEXT_FIELDS)):
+                if header and _first(names, header) is None:
+                    raise SecateursError(
+                        f"{path}: no column for the {what} (one of {', '.join(names)}); "
+                        f"the columns are: {', '.join(map(repr, header))}"
+                    )
             for row in rows:
                 place = f"{path}, line {rows.line_num}"
-                if None in row or None in row.values():
-                    yield place, BadDocumentError(f"has not the {len(rows.fieldnames or ())} columns of the header")
-                else:
-                    yield place, _typed(row)
+                if len(row) == len(header):
+                    yield place, _typed(dict(zip(header, row, strict=True)))
+                elif row:  # an empty line is no record
+                    columns = f"{len(row)} column{'' if len(row) == 1 else 's'}"
+                    yield place, BadDocumentError(f"has {columns}, the header has {len(header)}")
         except (csv.Error, *BROKEN_FILE) as error:
             raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
 
@@ -242,19 +262,22 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
 def _typed(row: Mapping[str, str]) -> dict[str, Any]:
     """A row whose metadata are numbers where a cell reads as a JSON number; an empty cell is left out.
 
-    What names and makes the document stays text, and so does what JSON does not call a number: 007, +1, NaN.
+    What names and makes the document stays text, and so does what JSON does not call a number: 007, +1, NaN. The cells
+    that to_document takes as docno and text stay even if they are empty, so that it refuses the row.
     """
+    required = (_first(DOCNO_FIELDS, row), _first(TEXT_FIELDS, row))
     return {
-        name: cell if name in _ALWAYS_TEXT else _number_or_text(cell)
+        name: (cell if name in _ALWAYS_TEXT else _number_or_text(cell)) if cell.strip() else ""
         for name, cell in row.items()
-        if name in TEXT_FIELDS or cell.strip()
+        if name in required or cell.strip()
     }
 
 
 def _number_or_text(cell: str) -> int | float | str:
-    if len(cell) > _LONGEST_NUMBER or not _JSON_NUMBER.fullmatch(cell.strip()):
+    stripped = cell.strip()
+    if len(cell) > _LONGEST_NUMBER or not _JSON_NUMBER.fullmatch(stripped):
         return cell
-    value: int | float = json.loads(cell)
+    value: int | float = json.loads(stripped)  # json.loads alone would refuse a no-break space
     return value if math.isfinite(value) else cell
 
 

@@ -18,6 +18,7 @@ from .explain import Evidence, Standing, find_evidence, find_standing
 from .frequencies import Frequencies
 from .records import (
     DEFAULT_STORE,
+    GATHERERS,
     Changes,
     Document,
     EncodedText,
@@ -169,7 +170,7 @@ class Index(AnyIndex):
             "token_types": len(snapshot.frequencies.token_ids),
             "dim": manifest.dim,
             "store": manifest.store,
-            "gather": list(snapshot.gatherers),
+            "gather": [name for name in GATHERERS if name == "exhaustive" or name in manifest.gather],
             "encoder": dict(manifest.encoder),
             "bytes": sum(file["bytes"] for folder in files for file in folder.values()),
             "segments": len(manifest.segments),

@@ -1,4 +1,4 @@
-"""How far long work is, on standard error: a bar on a terminal, elsewhere a line every half minute."""
+"""How far long work is, on standard error: a bar on a terminal, elsewhere a line every half minute; counts in words."""
 
 from __future__ import annotations
 
@@ -49,6 +49,11 @@ def _bar(description: str, total: int | None, unit: str) -> Iterator[Advance]:
                 progress.update(task, rate=f"{speed:,.0f} {unit}/s")
 
         yield advance
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """A number with its noun: "1 document", "2,000 documents"."""
+    return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
 
 
 def _lines(description: str, total: int | None, unit: str) -> Advance:

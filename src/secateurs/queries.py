@@ -6,7 +6,8 @@
                              number
     ir_datasets:ID           the queries of a dataset of ir_datasets
 
-"-" is standard input. It is read as JSON if its first line is a JSON object.
+"-" is standard input. It is read as JSON if its first line is a JSON object. A .csv file is refused, and so are
+judgements of BEIR, which are known by their header line.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from itertools import chain
 from pathlib import Path
 
 from .corpus import IR_DATASETS, JSON_LINES, BadDocumentError, format_of, from_ir_datasets, json_object, numbered_lines
-from .errors import SecateursError
+from .errors import SecateursError, UsageError
 
 QID_FIELDS = ("qid", "_id", "id", "query_id")
 TEXT_FIELDS = ("text", "query")
+BEIR_QRELS_HEADER = ["query-id", "corpus-id", "score"]
 
 
 def read_queries(source: str, named: bool = False) -> list[tuple[str, str]]:
@@ -29,10 +31,14 @@ def read_queries(source: str, named: bool = False) -> list[tuple[str, str]]:
     """
     if source.startswith(IR_DATASETS):
         return [(query.query_id, query.default_text()) for query in from_ir_datasets(source, "queries_iter")]
+    if format_of(Path(source)) == ".csv":
+        raise UsageError(f"{source}: queries are lines of qid, tab, text, or JSON objects in a .jsonl file, not .csv")
     lines = read_lines(source)
     first = next(lines, None)
     if first is None:
         raise SecateursError(f"{source} has no queries in it")
+    if first[1].split("\t") == BEIR_QRELS_HEADER:
+        raise SecateursError(f"{source} has judgements (qrels) in it, not queries")
     is_json = isinstance(json_object(first[1]), dict) if source == "-" else format_of(Path(source)) in JSON_LINES
     lines = chain([first], lines)
     queries: list[tuple[str, str]] = []
@@ -49,7 +55,9 @@ def read_queries(source: str, named: bool = False) -> list[tuple[str, str]]:
 
 def read_lines(source: str) -> Iterator[tuple[int, str]]:
     """The lines of a UTF-8 file that are not blank, with their numbers; "-" is standard input."""
-    if source != "-" and (not Path(source).exists() or Path(source).is_dir()):
+    if source != "-" and Path(source).is_dir():
+        raise SecateursError(f"{source} is a folder, not a file")
+    if source != "-" and not Path(source).exists():
         raise SecateursError(f"there is no file {source}")
     for number, line in numbered_lines(source):
         if isinstance(line, BadDocumentError):

@@ -12,7 +12,7 @@ import typer
 from ..errors import SecateursError, UsageError
 from ..version import __version__
 from . import demo, documents, lab, search, serve, shards
-from .interruption import Commands, InterruptedCommandError
+from .interruption import Commands, InterruptedCommandError, end_process
 
 app = typer.Typer(
     cls=Commands,
@@ -37,9 +37,9 @@ def _version(shown: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the whole stack trace of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show the whole stack trace of an error.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", metavar="", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     global _debug
@@ -54,7 +54,8 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except (InterruptedCommandError, KeyboardInterrupt) as error:
-        _fail(f"interrupted{error}", 130)
+        _print_error(f"interrupted{error}")
+        end_process(130)
     except SecateursError as error:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except (OSError, MemoryError) as error:
@@ -62,8 +63,12 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
+    _print_error(message)
+    sys.exit(code)
+
+
+def _print_error(message: str) -> None:
     if _debug:
         traceback.print_exc()
     else:
         typer.echo(f"secateurs: {message}", err=True)
-    sys.exit(code)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..progress import counted
 from ..records import Ranking
 from .printing import kept_tokens, printable
 
@@ -60,8 +61,8 @@ def print_demo_summary(pairs: Sequence[Pair]) -> None:
     saved = 1 - gathered_pruned / max(gathered_in_full, 1)
     encoding = [ranking.stats.milliseconds["encode"] for pair in pairs for ranking in (pair.full, pair.pruned)]
     typer.echo(
-        f"Over {len(pairs)} questions, pruned search gathered {saved:.0%} fewer documents, "
+        f"Over {counted(len(pairs), 'question')}, pruned search gathered {saved:.0%} fewer documents, "
         f"was {milliseconds_in_full / max(milliseconds_pruned, 1e-9):.1f} times as fast,\n"
         f"and found {same / len(pairs):.0%} of the same five best. "
-        f"Encoding a question took {sum(encoding) / len(encoding):.0f} ms more."
+        f"Encoding a question takes another {sum(encoding) / len(encoding):.0f} ms, not counted above."
     )

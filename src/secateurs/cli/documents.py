@@ -26,6 +26,7 @@ from .options import (
 from .printing import SkippedDocuments, print_built, print_changes, print_deletions, print_info, size_of
 
 commands = typer.Typer()
+_SOUND = "every byte is as it was written, and all parts agree"
 
 
 @commands.command(epilog="Example:  secateurs index corpus.jsonl demo.sec")
@@ -37,7 +38,7 @@ def index(
     store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
     skip_bad: SkipBad = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index of that name.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace an index of that name.")] = False,
 ) -> None:
     """Index documents: encode them, store the embeddings, prepare gathering."""
     from ..encoders import load_encoder
@@ -54,7 +55,7 @@ def index(
             overwrite=overwrite,
             on_bad=skipped if skip_bad else None,
         )
-    print_built(path, built.info(), skipped)
+    print_built(path, built.info(), skipped, corpus)
 
 
 @commands.command(epilog="Example:  secateurs add demo.sec more.jsonl")
@@ -84,7 +85,7 @@ def update(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
 @commands.command(epilog="Example:  secateurs delete demo.sec d17 d18")
 def delete(
     path: IndexPath,
-    docnos: Annotated[list[str] | None, typer.Argument(metavar="[DOCNO]...", help="The documents to delete.")] = None,
+    docnos: Annotated[list[str] | None, typer.Argument(metavar="DOCNO", help="The documents to delete.")] = None,
     file: Annotated[
         str | None, typer.Option("--from", metavar="FILE", help="Docnos, one on each line; - reads standard input.")
     ] = None,
@@ -120,7 +121,12 @@ def compact(path: IndexPath) -> None:
 def check(
     path: IndexPath,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild what is damaged, as far as it can be, and say what was lost.")
+        bool,
+        typer.Option(
+            "--repair",
+            metavar="",
+            help="Rebuild what is damaged, as far as it can be, and name what is lost: exit code 1.",
+        ),
     ] = False,
 ) -> None:
     """Read every byte of an index, compare it with its checksum, and see whether all parts agree."""
@@ -140,7 +146,7 @@ def check(
     if lost:
         typer.echo("every byte of what is left is as it was written, and all parts agree; what was lost is named above")
         raise typer.Exit(1)
-    typer.echo("every byte is as it was written, and all parts agree")
+    typer.echo(_SOUND)
 
 
 @commands.command(epilog="Example:  secateurs info demo.sec --check")
@@ -148,7 +154,7 @@ def info(
     path: IndexPath,
     ray: RayForSearch = None,
     as_json: AsJson = False,
-    check: Annotated[bool, typer.Option("--check", help="The same as  secateurs check  first.")] = False,
+    check: Annotated[bool, typer.Option("--check", metavar="", help="The same as  secateurs check  first.")] = False,
 ) -> None:
     """Say what an index is and holds; of a collection, each of its shards too."""
     from ..cluster.search.open_index import open_index
@@ -156,6 +162,6 @@ def info(
     opened = open_index(path, ray=ray)
     if check:
         opened.check()
+        if not as_json:
+            typer.echo(_SOUND)
     print_info(opened.info(), as_json)
-    if check and not as_json:
-        typer.echo("every byte is as it was written, and all parts agree")

@@ -1,11 +1,14 @@
-"""Ctrl-C: a command ends with a sentence that says what is true then."""
+"""How a command ends at Ctrl-C: with a sentence that says what is true then, and exit code 130."""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from typer.core import TyperGroup
 
@@ -23,6 +26,25 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise InterruptedCommandError from error
+        except Exception as error:  # typer's own class for wrong usage has no public name
+            message, command = getattr(error, "message", None), getattr(getattr(error, "ctx", None), "info_name", None)
+            if command in ("search", "explain") and str(message).startswith("Got unexpected extra argument"):
+                error.message = f"{message}: put the query in quotes"  # type: ignore[attr-defined]
+            raise
+
+
+def end_process(code: int) -> NoReturn:
+    """End without waiting for threads, after the functions that are registered with atexit.
+
+    A normal exit waits for the encoder's threads, and aborts (exit code 134) if C++ threads are still running. The
+    interrupted command has removed its unfinished files before this is called, and these threads write no files.
+    """
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        atexit._run_exitfuncs()
+    finally:
+        os._exit(code)
 
 
 @contextmanager

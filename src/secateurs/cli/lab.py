@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .interruption import on_interrupt
-from .options import IndexPath
+from .options import IndexPath, whole_number
 
 commands = typer.Typer()
 
@@ -51,15 +51,20 @@ def evaluate(
     ] = None,
     run: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="One more row: a TREC run.")] = None,
     k: Annotated[
-        int, typer.Option("-k", "--k", metavar="N", help="Depth of the rankings; the paper's is 1000.")
+        int,
+        typer.Option("-k", "--k", parser=whole_number, metavar="N", help="Depth of the rankings; the paper's is 1000."),
     ] = 1000,
     relevant_grade: Annotated[
-        int, typer.Option(metavar="N", help="The lowest grade that counts as relevant; measures name their own.")
+        int,
+        typer.Option(
+            metavar="N", help="The lowest grade that counts as relevant; a measure such as AP(rel=2) sets its own."
+        ),
     ] = 1,
     baseline: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help='The row to compare with, such as "p=all" or bm25. By default the one that keeps most.'
+            metavar="NAME",
+            help='The row to compare with, such as "p=all" or bm25. By default the row with the largest p.',
         ),
     ] = None,
     correction: Annotated[
@@ -72,11 +77,13 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="NAME",
-            help="Write NAME.parquet, .csv, .settings.csv and .json. If stopped, the same command goes on.",
+            help="Write NAME.parquet, .csv, .settings.csv and .json. If it is stopped, repeat the command to continue.",
         ),
     ] = None,
     runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Write a TREC run for every row.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results and runs of that name.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", metavar="", help="Replace results and runs of that name.")
+    ] = False,
 ) -> None:
     """Measure an index on judged queries under many settings: effectiveness, documents, time, significance."""
     from ..index import Index
@@ -106,7 +113,7 @@ def evaluate(
     def consequence() -> str:
         if work_file is None or not work_file.exists():
             return ""
-        return f"{work_file} has what was measured, and the same command goes on from there"
+        return f"{work_file} has what was measured: repeat the command to continue"
 
     with on_interrupt(consequence):
         results = run_experiment(
@@ -167,7 +174,7 @@ def report(
 @commands.command(epilog="Example:  secateurs reproduce synthetic")
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Which one, or a .yaml file. Without it, all are listed.")
+        str | None, typer.Argument(metavar="NAME", help="Which one, or a .yaml file. Without it, all are listed.")
     ] = None,
     collection: Annotated[
         Path | None,
@@ -190,7 +197,7 @@ def reproduce(
     reproduction = find_reproduction(name)
     target = folder or Path(f"{reproduction.name}.lab")
     command = shlex.join(["secateurs", *sys.argv[1:]])
-    with on_interrupt(lambda: "the same command goes on from here"):
+    with on_interrupt(lambda: "repeat the command to continue"):
         reproduced = run_reproduction(reproduction, target, collection, index, command=command)
     print_summary(reproduced.results)
     print_verdicts(reproduced)

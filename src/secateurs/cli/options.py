@@ -1,7 +1,8 @@
-"""Arguments and options that several commands have, with the same words.
+"""Arguments and options that several commands have, with the same help texts.
 
 Options whose values are a few words have the Literal types of records.py, but are parsed as any text: SearchSettings
-and Index.build check them, with the same message as everywhere.
+and Index.build check them, with the same message as everywhere. So do numbers that are search settings. A flag has an
+empty metavar, because typer would show its type.
 """
 
 from __future__ import annotations
@@ -14,6 +15,15 @@ import typer
 from ..errors import UsageError
 from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, OrderName, StoreName
 
+
+def whole_number(text: str) -> int | str:
+    """A number, or the text as it is: SearchSettings refuses it, with the same message as any other wrong number."""
+    try:
+        return int(text)
+    except ValueError:
+        return text
+
+
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
 Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")]
 Queries = Annotated[
@@ -23,7 +33,7 @@ Queries = Annotated[
         help="Many queries: qid, tab, text on each line, or BEIR's queries.jsonl; - reads standard input.",
     ),
 ]
-K = Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits wanted.")]
+K = Annotated[int, typer.Option("-k", "--k", parser=whole_number, metavar="N", help="Number of hits.")]
 P = Annotated[
     str,
     typer.Option(
@@ -38,28 +48,43 @@ GatherOption = Annotated[
     GatherSetting,
     typer.Option(parser=str, metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto."),
 ]
-KPrime = Annotated[int, typer.Option(metavar="N", help="faiss: nearest document embeddings per kept query embedding.")]
-NProbe = Annotated[
-    int | None, typer.Option(metavar="N", help="Cells, or partitions of faiss, that each kept embedding looks into.")
+KPrime = Annotated[
+    int,
+    typer.Option(parser=whole_number, metavar="N", help="faiss: nearest document embeddings per kept query embedding."),
 ]
-Candidates = Annotated[int | None, typer.Option(metavar="N", help="cells: documents to score exactly.")]
+NProbe = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number, metavar="N", help="Cells, or partitions of faiss, that each kept embedding looks into."
+    ),
+]
+Candidates = Annotated[
+    int | None, typer.Option(parser=whole_number, metavar="N", help="cells: documents to score exactly.")
+]
 EffortOption = Annotated[
     EffortName,
     typer.Option(
-        parser=str, metavar="NAME", help="fast, balanced or exact: decides all of the above that you leave open."
+        parser=str, metavar="NAME", help="fast, balanced or exact: chooses the settings above that you do not give."
     ),
 ]
 Where = Annotated[
     str | None,
-    typer.Option(metavar="EXPR", help="Only documents whose metadata meets this: \"year >= 2020 and lang = 'en'\"."),
+    typer.Option(
+        metavar="EXPR", help="Only documents whose metadata matches this condition: \"year >= 2020 and lang = 'en'\"."
+    ),
 ]
 FrequenciesOption = Annotated[
     FrequenciesName,
     typer.Option(
-        "--frequencies", parser=str, metavar="NAME", help="Rare in what: the collection, or what is matching --where."
+        "--frequencies",
+        parser=str,
+        metavar="NAME",
+        help="Where token frequencies are counted: in the collection, or in the documents matching --where.",
     ),
 ]
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on after documents that cannot be used, and count them.")]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", metavar="", help="Go on after documents that cannot be used, and count them.")
+]
 Corpus = Annotated[
     str,
     typer.Argument(
@@ -67,19 +92,21 @@ Corpus = Annotated[
         help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
     ),
 ]
-AsTrec = Annotated[bool, typer.Option("--trec", help="Print a TREC run.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsTrec = Annotated[bool, typer.Option("--trec", metavar="", help="Print a TREC run.")]
+AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
 EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
 StoreOption = Annotated[
     StoreName,
-    typer.Option(parser=str, metavar="NAME", help="int8, float16 or residual4 (half of int8)."),
+    typer.Option(parser=str, metavar="NAME", help="int8, float16 or residual4 (half the size of int8)."),
 ]
 BuiltGatherers = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; twice for both."),
+    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; give the option twice for both."),
 ]
-Partial = Annotated[bool, typer.Option("--partial", help="Answer without shards that cannot be reached, and say so.")]
+Partial = Annotated[
+    bool, typer.Option("--partial", metavar="", help="Answer without shards that cannot be reached, and say so.")
+]
 RayForSearch = Annotated[
     str | None,
     typer.Option(

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..progress import counted
 from ..records import Changes, Ranking, SearchStats
 from ..trec import trec_line
 
@@ -39,9 +40,11 @@ class SkippedDocuments:
             typer.echo(f"skipped: {self._count:,}")
 
 
-def print_built(path: str | Path, facts: Mapping[str, Any], skipped: SkippedDocuments) -> None:
+def print_built(path: str | Path, facts: Mapping[str, Any], skipped: SkippedDocuments, corpus: str) -> None:
     """What was built; `facts` are those of Index.info(), or of all shards together."""
-    shards = f", in {facts['shards']:,} shards" if "shards" in facts else ""
+    if not facts["documents"]:
+        typer.echo(f"no documents in {corpus}", err=True)
+    shards = f", in {counted(facts['shards'], 'shard')}" if "shards" in facts else ""
     typer.echo(f"{path}: {size_of(facts)}{shards}")
     if facts["cut_documents"]:
         typer.echo(f"longer than the encoder takes, and cut: {facts['cut_documents']:,}")
@@ -87,6 +90,7 @@ def print_ranking_as_json(qid: str, text: str, ranking: Ranking) -> None:
         "query": text,
         "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
         "kept": ranking.kept,
+        "plan": asdict(ranking.plan),  # here `order` is always a name
         "stats": asdict(ranking.stats),
     }
     typer.echo(json.dumps(content, ensure_ascii=False))
@@ -117,11 +121,7 @@ def print_ranking(
     if not ranking:
         console.print("nothing found", style="dim")
     stats = ranking.stats
-    about = (
-        f"gathered {stats.documents_gathered:,} of {_searched(stats)} documents "
-        f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{kept_tokens(ranking, kept)}, "
-        f"scored {stats.documents_scored:,}, {stats.total_milliseconds:.1f} ms\n"
-    )
+    about = f"{_what_was_done(ranking, kept)}, {stats.total_milliseconds:.1f} ms\n"
     if loading_milliseconds > _SHOWN_LOADING:
         about += f"loading took {loading_milliseconds / 1000:.1f} s before that\n"
     console.print(Text(about, style="dim"))
@@ -130,13 +130,22 @@ def print_ranking(
 
 
 def _missing(shards: int) -> str:
-    return f"{shards:,} shard{'s' if shards > 1 else ''} could not be reached"
+    return f"{counted(shards, 'shard')} could not be reached"
 
 
-def _searched(stats: SearchStats) -> str:
-    if stats.documents_matching == stats.documents_in_index:
-        return f"{stats.documents_in_index:,}"
-    return f"{stats.documents_matching:,} matching of {stats.documents_in_index:,}"
+def _what_was_done(ranking: Ranking, kept: Sequence[str]) -> str:
+    stats = ranking.stats
+    documents = counted(stats.documents_in_index, "document")
+    if stats.documents_matching != stats.documents_in_index:
+        documents = f"{stats.documents_matching:,} matching of {documents}"
+    if ranking.plan.gather == "exhaustive":  # no embedding gathered, so none was pruned
+        everything = stats.documents_scored == stats.documents_matching  # no shard was missing
+        return f"scored all {documents}" if everything else f"scored {stats.documents_scored:,} of {documents}"
+    return (
+        f"gathered {stats.documents_gathered:,} of {documents} "
+        f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{kept_tokens(ranking, kept)}, "
+        f"scored {stats.documents_scored:,}"
+    )
 
 
 def kept_tokens(ranking: Ranking, kept: Sequence[str]) -> str:
@@ -187,5 +196,6 @@ def readable_size(count: int) -> str:
 def size_of(facts: Mapping[str, Any]) -> str:
     """The numbers of documents, embeddings and bytes, from what Index.info() gives."""
     return (
-        f"{facts['documents']:,} documents, {facts['embeddings']:,} embeddings, {readable_size(facts['bytes'])} on disk"
+        f"{counted(facts['documents'], 'document')}, {counted(facts['embeddings'], 'embedding')}, "
+        f"{readable_size(facts['bytes'])} on disk"
     )

@@ -105,9 +105,9 @@ def search(
 @commands.command(epilog='Example:  secateurs explain demo.sec "parse command line arguments" argparse -p 3')
 def explain(
     path: IndexPath,
-    query: Annotated[str, typer.Argument(metavar="QUERY")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query of the search.")],
     docno: Annotated[str, typer.Argument(metavar="DOCNO", help="The document to explain.")],
-    k: Annotated[int, typer.Option("-k", "--k", metavar="N", help="Hits that the search wants.")] = SearchSettings.k,
+    k: K = SearchSettings.k,
     p: P = "auto",
     order: OrderOption = "icf",
     gather: GatherOption = SearchSettings.gather,

@@ -15,19 +15,19 @@ commands = typer.Typer()
 
 @commands.command(name="serve", epilog="Example:  secateurs serve demo.sec --api-key-file keys.txt")
 def serve_indexes(
-    paths: Annotated[list[Path], typer.Argument(metavar="INDEX...", help="Index folders: demo.sec is served as demo.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="INDEX", help="Index folders: demo.sec is served as demo.")],
     ray: RayForSearch = None,
     replicas: Replicas = 1,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Who can reach it: by default this machine only.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on: by default only this machine can reach it.")
+    ] = ("127.0.0.1"),
     port: Annotated[int, typer.Option(metavar="N", help="0 takes any that is free.")] = 8000,
     api_key_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Keys, one a line. With a key, documents can be added, updated and deleted."),
     ] = None,
     require_key_for_reads: Annotated[
-        bool, typer.Option("--require-key-for-reads", help="Searching needs a key too.")
+        bool, typer.Option("--require-key-for-reads", metavar="", help="Searching needs a key too.")
     ] = False,
     allowed_host: Annotated[
         list[str] | None,

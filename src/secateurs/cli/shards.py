@@ -19,6 +19,7 @@ commands = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="A collection over many machines: shards that are built and searched on a Ray cluster.",
+    epilog="Example:  secateurs shard build corpus.jsonl big.sec --shards 4",
 )
 
 RayAddress = Annotated[
@@ -49,21 +50,23 @@ def build(
     gather: BuiltGatherers = None,
     per_node: Annotated[
         bool,
-        typer.Option("--per-node", help="Each shard on one machine's own disk; otherwise all must see FOLDER."),
+        typer.Option(
+            "--per-node", metavar="", help="Each shard on one machine's own disk; otherwise all must see FOLDER."
+        ),
     ] = False,
     skip_bad: SkipBad = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a collection of that name, or an unfinished one.")
+        bool, typer.Option("--overwrite", metavar="", help="Replace a collection of that name, or an unfinished one.")
     ] = False,
 ) -> None:
-    """Index documents into shards, on all cores of a Ray cluster. If stopped, the same command goes on."""
+    """Index documents into shards, on all cores of a Ray cluster. If it is stopped, repeat the command to continue."""
     from ..cluster.build.builder import build_shards
 
     *corpus, folder = paths
     if not corpus:
         raise UsageError("name the corpus first and then the folder:  secateurs shard build CORPUS... FOLDER")
     skipped = SkippedDocuments()
-    with on_interrupt(lambda: "the same command goes on from here"):
+    with on_interrupt(lambda: "repeat the command to continue"):
         facts = build_shards(
             folder,
             corpus,
@@ -77,7 +80,7 @@ def build(
             ray_address=ray,
             on_bad=skipped if skip_bad else None,
         )
-    print_built(folder, facts, skipped)
+    print_built(folder, facts, skipped, ", ".join(corpus))
 
 
 commands.command(name="info", epilog="Example:  secateurs shard info big.sec")(info)

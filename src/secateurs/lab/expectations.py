@@ -34,6 +34,8 @@ _KINDS = {
     "speed_up": {"setting", "speed_up"},
 }
 
+_KEYS = ("setting", "measure", "value", "tolerance", "no_loss", "loss", "as_good_as", "saves", "speed_up")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -63,7 +65,10 @@ def kind_of(expectation: Mapping[str, Any]) -> str:
         for kind, names in _KINDS.items():
             if set(expectation) - {"documents"} == names and all(_is_valid(*item) for item in expectation.items()):
                 return kind
-    raise SecateursError(f"not an expectation: {expectation}; lab/expectations.py lists them")
+    known = "; ".join(", ".join(sorted(names, key=_KEYS.index)) for names in _KINDS.values())
+    raise SecateursError(
+        f"not an expectation: {expectation}. It has the keys of one kind: {known}; and may have documents"
+    )
 
 
 def _is_valid(name: str, value: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..progress import counted
 from .figures import COLOURS, figures, find_curves, to_svg
 from .results import Results
 from .summary import baseline_of, smallest_without_loss, summarise
@@ -62,9 +63,10 @@ def report(results: Results, title: str, baseline: str | None = None, correction
 def _facts(results: Results) -> str:
     about = results.about
     index = about.get("index", {})
-    sizes = f"{index['documents']:,} documents, {index['embeddings']:,} embeddings, " if index else ""
+    sizes = f"{counted(index['documents'], 'document')}, {counted(index['embeddings'], 'embedding')}, " if index else ""
     return (
-        f"{len(results.of(next(iter(results.settings)))):,} queries, {sizes}{len(results.settings)} settings. "
+        f"{counted(len(results.of(next(iter(results.settings)))), 'query', 'queries')}, {sizes}"
+        f"{counted(len(results.settings), 'setting')}. "
         f"Secateurs {about.get('secateurs', '')}, {about.get('made', '')[:10]}."
     )
 

@@ -63,7 +63,7 @@ def reproductions() -> list[Reproduction]:
     """All that come with the package, by name."""
     folder = resources.files("secateurs.lab").joinpath("reproductions")
     files = sorted((file for file in folder.iterdir() if file.name.endswith(".yaml")), key=lambda file: file.name)
-    return [_parse(file.name.removesuffix(".yaml"), file.read_bytes()) for file in files]
+    return [_parse(file.name, file.read_bytes()) for file in files]
 
 
 def find_reproduction(name: str) -> Reproduction:
@@ -71,7 +71,7 @@ def find_reproduction(name: str) -> Reproduction:
     if name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
             raise SecateursError(f"there is no file {name}")
-        return _parse(Path(name).stem, Path(name).read_bytes())
+        return _parse(name, Path(name).read_bytes())
     known = {reproduction.name: reproduction for reproduction in reproductions()}
     if name not in known:
         raise UsageError(f"there is no reproduction {name!r}: there are {', '.join(known)}")
@@ -161,33 +161,36 @@ def _source(reproduction: Reproduction, corpus: Any) -> dict[str, str]:
     return dict(reproduction.collection)
 
 
-def _parse(name: str, text: bytes) -> Reproduction:
+def _parse(file: str, text: bytes) -> Reproduction:
     yaml = require("yaml", "lab")
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise SecateursError(f"{name}: not YAML ({' '.join(str(error).split())})") from error
+        raise SecateursError(f"{file}: not YAML ({' '.join(str(error).split())})") from error
     known = {field.name for field in fields(Reproduction)} - {"name"}
     optional = {"k", "relevant_grade"}
     if not isinstance(content, dict) or not known - optional <= set(content) <= known:
-        raise SecateursError(f"{name}: a reproduction has {', '.join(sorted(known - optional))}, and may have "
+        raise SecateursError(f"{file}: a reproduction has {', '.join(sorted(known - optional))}, and may have "
                              f"{', '.join(sorted(optional))}")  # fmt: skip
     for field in ("title", "about", "baseline"):
         if not isinstance(content[field], str):
-            raise SecateursError(f"{name}: {field} is a text, not {content[field]!r}")
+            raise SecateursError(f"{file}: {field} is a text, not {content[field]!r}")
     for field in ("gather", "measures", "sweep", "expected"):
         if not isinstance(content[field], list) or not (content[field] or field == "gather"):
-            raise SecateursError(f"{name}: {field} is a list with something in it, not {content[field]!r}")
+            raise SecateursError(f"{file}: {field} is a list with something in it, not {content[field]!r}")
         if field != "expected" and not all(isinstance(value, str) for value in content[field]):
-            raise SecateursError(f"{name}: {field} is a list of texts, not {content[field]!r}")
+            raise SecateursError(f"{file}: {field} is a list of texts, not {content[field]!r}")
     for field in optional & set(content):
         if type(content[field]) is not int or content[field] < 1:
-            raise SecateursError(f"{name}: {field} is a whole number of at least 1, not {content[field]!r}")
+            raise SecateursError(f"{file}: {field} is a whole number of at least 1, not {content[field]!r}")
     for expectation in content["expected"]:
-        kind_of(expectation)
+        try:
+            kind_of(expectation)
+        except SecateursError as error:
+            raise SecateursError(f"{file}: {error}") from error
     collection = content["collection"]
     if not isinstance(collection, dict) or list(collection) not in (["made"], ["ir_datasets"]):
-        raise SecateursError(f"{name}: a collection is {{made: NAME}} or {{ir_datasets: ID}}")
+        raise SecateursError(f"{file}: a collection is {{made: NAME}} or {{ir_datasets: ID}}")
     if not isinstance(next(iter(collection.values())), str):
-        raise SecateursError(f"{name}: a collection has a name, not {collection}")
-    return Reproduction(name=name, **content)
+        raise SecateursError(f"{file}: a collection has a name, not {collection}")
+    return Reproduction(name=Path(file).stem, **content)

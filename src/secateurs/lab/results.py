@@ -114,6 +114,10 @@ class Results:
     def load(cls, path: str | Path) -> Results:
         """What `save` wrote, by the name of any of its files."""
         parquet = Path(f"{stem(path)}.parquet")
+        if not parquet.is_file() and Path(path).exists():
+            raise SecateursError(
+                f"{path} is no result of secateurs evaluate: give the .parquet file of  secateurs evaluate --out NAME"
+            )
         if not parquet.is_file():
             raise SecateursError(f"there is no file {parquet}: secateurs evaluate --out {stem(path)} makes it")
         library = require("pyarrow.parquet", "lab")

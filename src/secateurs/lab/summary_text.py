@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..progress import counted
 from .results import Results
 from .summary import baseline_of
 
@@ -36,7 +37,7 @@ def notes(results: Results, baseline: str | None = None, correction: str | None 
     ]
     return [
         *_not_there(results.about),
-        f"{queries:,} queries. The baseline is {baseline_of(results, baseline)}. "
+        f"{counted(queries, 'query', 'queries')}. The baseline is {baseline_of(results, baseline)}. "
         f"*: significantly different from it (paired t-test, p < 0.05, {corrected}).",
         "scored: documents scored exactly, mean per query; relevant: how many of those are relevant; saved: fewer "
         "scored than the baseline. ms: mean of pruning, gathering and scoring; speed-up: median over the queries of "

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from ..corpus import IR_DATASETS, JSON_LINES, format_of, from_ir_datasets
 from ..errors import SecateursError, UsageError
-from ..queries import read_lines, read_queries
+from ..queries import BEIR_QRELS_HEADER, read_lines, read_queries
 from ..records import EncodedText
 
 _TREC_COLUMNS = ("qid", "iteration", "docno", "grade")
 _BEIR_COLUMNS = ("qid", "docno", "grade")
-_BEIR_HEADER = ["query-id", "corpus-id", "score"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def read_qrels(source: str) -> Iterator[tuple[str, str, int]]:
             yield qrel.query_id, qrel.doc_id, qrel.relevance
         return
     lines = list(read_lines(source))
-    is_beir = bool(lines) and lines[0][1].split("\t") == _BEIR_HEADER
+    is_beir = bool(lines) and lines[0][1].split("\t") == BEIR_QRELS_HEADER
     names = _BEIR_COLUMNS if is_beir else _TREC_COLUMNS
     for number, line in lines[1:] if is_beir else lines:
         place, words = f"{source}, line {number}", line.split("\t") if is_beir else line.split()

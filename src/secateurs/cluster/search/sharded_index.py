@@ -197,7 +197,7 @@ class ShardedIndex(AnyIndex):
             "token_types": len(self.frequencies.token_ids),
             "dim": self.dim,
             "store": first["store"],
-            "gather": list(self.gatherers),
+            "gather": first["gather"],
             "encoder": dict(self.encoder_spec),
             "shards": [
                 {"name": record.name, "node": record.node, "missing": number not in parts}
