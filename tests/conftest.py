@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from secateurs import Document, EncodedText, Index
 from secateurs.demo import standard_library
 from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.storage.new_index import make_index
+from secateurs.storage.recipe import Recipe
 
 QUERIES = (
     "how do I read a zip archive",
@@ -55,9 +58,19 @@ def encoded_queries(encoder: OnnxEncoder) -> list[EncodedText]:
 
 
 @pytest.fixture(scope="session")
-def index_path(tmp_path_factory: pytest.TempPathFactory, passages: list[dict[str, str]], encoder: OnnxEncoder) -> Path:
+def index_path(
+    tmp_path_factory: pytest.TempPathFactory,
+    passages: list[dict[str, str]],
+    encoded_passages: list[Document],
+    encoder: OnnxEncoder,
+) -> Path:
+    """What Index.build(path, passages, encoder=encoder) makes, without encoding the passages a second time."""
     path = tmp_path_factory.mktemp("index") / "library.sec"
-    Index.build(path, passages, encoder=encoder)
+    documents = [
+        replace(encoded, metadata={"kind": passage["kind"], "python": passage["python"]})
+        for passage, encoded in zip(passages, encoded_passages, strict=True)
+    ]
+    make_index(path, (("", document) for document in documents), None, Recipe("int8", ("cells",)), spec=encoder.spec)
     return path
 
 

@@ -125,6 +125,7 @@ def search_and_close(index: AnyIndex, results: Any) -> None:
         results.put(hits_of(index.search(QUERY)))
 
 
+@pytest.mark.slow
 def test_a_pickled_index_is_opened_again_in_another_process(opened: AnyIndex) -> None:
     context = multiprocessing.get_context("spawn")
     results = context.Queue()

@@ -244,6 +244,7 @@ def run_with_hub(hub: Path, code: str) -> list[str]:
     return subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).split()
 
 
+@pytest.mark.slow
 def test_a_hub_model_that_was_fetched_before_loads_offline_and_records_its_commit(
     model_folder: Path, hub: Path
 ) -> None:
@@ -254,6 +255,7 @@ def test_a_hub_model_that_was_fetched_before_loads_offline_and_records_its_commi
     assert (dim, kind, model, revision) == ("24", "onnx", "author/tiny-colbert", "a" * 40)
 
 
+@pytest.mark.slow
 def test_an_index_loads_the_revision_of_its_encoder_after_a_newer_one_was_pushed(model_folder: Path, hub: Path) -> None:
     np.save(model_folder / "projection.npy", np.eye(384, 24, dtype=np.float32))
     push(hub, model_folder, "a" * 40)

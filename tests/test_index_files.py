@@ -249,6 +249,7 @@ def test_a_copy_of_an_index_opens_the_same_folder_again(tmp_path: Path, copied: 
     assert (tmp_path / "mine").read_bytes() == b"still open"
 
 
+@pytest.mark.slow
 def test_an_index_can_be_sent_to_a_process_that_is_started_anew(tmp_path: Path) -> None:
     index = build_random(tmp_path / "i.sec")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -87,6 +87,7 @@ def test_nprobe_of_the_plan_is_at_most_the_number_of_cells(tmp_path: Path) -> No
     assert ranking.plan.nprobe == index.snapshot.cells < 5000
 
 
+@pytest.mark.slow
 def test_a_damaged_faiss_index_does_not_matter_to_a_search_by_cells(tmp_path: Path) -> None:
     index = build_random(tmp_path / "i.sec", 300, gather=("cells", "faiss"))
     file = next((tmp_path / "i.sec").rglob("faiss.index"))

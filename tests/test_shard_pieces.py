@@ -135,6 +135,7 @@ def test_a_flipped_byte_in_a_piece_is_found_and_the_piece_is_removed(tmp_path: P
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_tasks_load_the_revision_of_a_hub_model_that_the_plan_records_and_not_the_newest(tmp_path: Path) -> None:
     """In the cache of the hub are two commits of a model, and the newer one is "main"."""
     older, newer = "a" * 40, "b" * 40

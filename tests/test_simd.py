@@ -68,6 +68,7 @@ def without_the_instruction(patch: pytest.MonkeyPatch, module: object, *names: s
         patch.setattr(module, name, numba.njit(getattr(module, name).py_func))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5, 16, 32, 37])
 def test_scores_are_the_same_without_the_cpus_own_instruction(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
@@ -110,6 +111,7 @@ def run_python(folder: Path, code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_kernel_is_compiled_again_when_a_file_it_calls_into_changes(tmp_path: Path) -> None:
     header = "from secateurs.kernels.simd import compiled\n"
     (tmp_path / "inner.py").write_text(f"{header}@compiled\ndef addend():\n    return 1\n")
