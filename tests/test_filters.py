@@ -3,6 +3,7 @@
 import contextlib
 import sqlite3
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
+from secateurs.cancellation import cancelled_by
 from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
-from secateurs.errors import UsageError
+from secateurs.errors import CancelledError, UsageError
 from secateurs.storage import snapshot as snapshots
+from secateurs.storage.documents import Documents
 from secateurs.storage.filters import Filter
 
 METADATA: dict[str, dict[str, Any]] = {
@@ -84,6 +87,11 @@ def matching(index: Index, where: str) -> str:
         ("author is null", "abdef"),
         ("tags is not null", "ab"),
         ("big < " + "9" * 350, "e"),
+        ("ok = true or year = 1", "a"),  # true is not 1
+        ("year = 1 or ok in (true, false)", "ab"),
+        ("year > 2020 or not (year > 2020)", "abcdef"),  # a comparison twice
+        ("not (lang = 'en') and (lang = 'en' or lang = 'de') or lang = 'en' and year != 2019", "bc"),
+        (f"year in ({', '.join(map(str, range(3000, 4200)))}, 2019)", "a"),  # more than one SQL statement takes
     ],
 )
 def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
@@ -115,6 +123,7 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
         ("lang not 'en'", "expected in"),
         ("(" * 60 + "a = 1" + ")" * 60, "inside each other"),
         ("a = 1 or " * 2000 + "a = 1", "characters"),
+        ("a = 1 or " * 64 + "a = 1", "more than 64 comparisons"),
     ],
 )
 def test_a_filter_that_makes_no_sense_says_where(index: Index, where: str, problem: str) -> None:
@@ -349,3 +358,42 @@ def test_more_numbers_than_sqlite_can_give_at_once_are_an_error_that_says_so(tmp
     segment.documents._facts._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
     with pytest.raises(SecateursError, match=r"too many documents for one filter .*: use shards"):
         index.search(text, where="i >= 0")
+
+
+def test_a_comparison_that_is_repeated_is_evaluated_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[Any] = []
+    numbers_where = Documents.numbers_where
+
+    def counted(documents: Documents, condition: str, values: Any) -> Any:
+        evaluated.append((condition, *values))
+        return numbers_where(documents, condition, values)
+
+    monkeypatch.setattr(Documents, "numbers_where", counted)
+    assert matching(index, " or ".join(["year > 2018"] * 30)) == "abc"
+    assert len(evaluated) == len(index.snapshot.segments)
+
+
+def test_a_cancelled_search_stops_before_the_next_comparison(many: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, evaluated = Event(), []
+    numbers_where = Documents.numbers_where
+
+    def cancel(documents: Documents, condition: str, values: Any) -> Any:
+        evaluated.append(values)
+        stop.set()
+        return numbers_where(documents, condition, values)
+
+    monkeypatch.setattr(Documents, "numbers_where", cancel)
+    query = random_text(np.random.default_rng(0), 2)
+    with cancelled_by(stop), pytest.raises(CancelledError):
+        many.search(query, where=" or ".join(f"i > {2000 + n}" for n in range(20)))
+    assert len(evaluated) == 1
+
+
+def test_a_cancelled_search_stops_before_it_counts_the_matching_tokens(many: Index) -> None:
+    stop = Event()
+    where = "third = 2 and i > 7"
+    many.snapshot.filtered(where)
+    stop.set()
+    with cancelled_by(stop), pytest.raises(CancelledError):
+        many.search(random_text(np.random.default_rng(0), 2), where=where, frequencies="matching")
+    assert "frequencies" not in vars(many.snapshot.filtered(where))

@@ -178,6 +178,27 @@ def test_a_search_does_not_score_more_than_was_estimated(library: Index, gather:
 # ---- Large requests
 
 
+@pytest.mark.parametrize("path", [SEARCH, EXPLAIN])
+def test_a_request_with_a_long_filter_is_large(slow: Slow, path: str) -> None:
+    where = " or ".join(["kind = 'method'"] * 20)
+    large = {"query": QUERY, "where": where} | ({"docno": next(slow.documents()).docno} if path == EXPLAIN else {})
+
+    def send() -> Any:
+        return client.post(path, json=large) if path == SEARCH else client.get(path, params=large)
+
+    app = create_app({"library": slow}, Limits(threads=1, waiting=0, seconds=60))
+    with TestClient(app) as client, ThreadPoolExecutor(1) as clients:
+        held = clients.submit(send)
+        assert slow.begun.wait(60)
+        slow.slow = False
+        refused = send()
+        assert refused.status_code == 429
+        assert "too many large searches" in refused.json()["detail"]
+        assert client.post(SEARCH, json={"query": QUERY}).status_code == 200
+        slow.go.set()
+        assert held.result().status_code == 200
+
+
 @pytest.mark.parametrize("query", ["words " * 60, "ä " * 900, QUERY])
 def test_a_small_search_does_not_wait_for_large_ones(slow: Slow, query: str) -> None:
     large = {"query": query, "k": 101 if query == QUERY else 10}

@@ -16,6 +16,7 @@ from .problems import Problem
 
 # What a small request is at most. A prune curve is large; so is a search with a larger body, without a look into it.
 _SMALL_QUERY = 256  # characters
+_SMALL_FILTER = 256  # characters
 _SMALL_EMBEDDINGS = 64  # of a query that brings its own
 _SMALL_HITS = 100
 _SMALL_GATHER = 50_000
@@ -80,10 +81,10 @@ class Allowance(NamedTuple):
     limits: Limits | None  # None: the client has a key
     only_small: bool  # whether it is on the threads for small requests
 
-    def check_query(self, query: str | EncodedText) -> None:
-        """Before it is encoded, which takes long for a long text."""
+    def check_query(self, query: str | EncodedText, where: str | None) -> None:
+        """Before the query is encoded and the filter is evaluated, which takes long for long ones."""
         most = _SMALL_QUERY if isinstance(query, str) else _SMALL_EMBEDDINGS
-        if self.only_small and len(query) > most:
+        if self.only_small and (len(query) > most or len(where or "") > _SMALL_FILTER):
             raise LargeRequestError
 
     def check(self, work: Work, settings: Mapping[str, Any]) -> None:

@@ -259,7 +259,7 @@ class ServedIndex:
     def _encode(self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance) -> _EncodedQuery:
         """The encoded query, after a check of what the library would refuse too."""
         self._check(query, settings)
-        allowed.check_query(query)
+        allowed.check_query(query, settings.get("where"))
         loading = self.index.load(query)
         started = time.perf_counter()
         encoded = self._recent(query) if isinstance(query, str) else None

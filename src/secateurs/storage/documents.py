@@ -19,11 +19,12 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
 
@@ -142,12 +143,16 @@ def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[st
                 yield key, single
 
 
-def kind_of(value: Value) -> Kind:
-    if isinstance(value, bool):
+def kind_of(value: Value | Stored) -> Kind:
+    if isinstance(value, bool | bytes):
         return TRUTH
     return TEXT if isinstance(value, str) else NUMBER
 
 
+@overload
+def stored(value: Value | bytes) -> Stored: ...
+@overload
+def stored(value: None) -> None: ...
 def stored(value: Value | bytes | None) -> Stored | None:
     """A value as `facts` holds it. Integers that SQLite has no room for become the nearest float."""
     if isinstance(value, bool):
@@ -219,6 +224,15 @@ class Documents:
         statement = f"SELECT group_concat(number) FROM facts WHERE key = {_KEY} AND {condition}"
         ((numbers,),) = self._facts.all(statement, values)
         return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
+
+    def numbers_with(self, key: str, values: Sequence[Stored]) -> NDArray[np.int64]:
+        """Documents with one of these values; a document with several of them is there several times."""
+        found = []
+        for start in range(0, len(values), _VALUES_PER_STATEMENT):
+            stop_if_cancelled()
+            block = values[start : start + _VALUES_PER_STATEMENT]
+            found.append(self.numbers_where(f"value IN ({','.join('?' * len(block))})", (key, *block)))
+        return np.concatenate(found)
 
     def kinds_of(self, key: str) -> frozenset[Kind] | None:
         """Which kinds of values a key of the metadata has here; None if it is no key here."""
