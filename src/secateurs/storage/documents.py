@@ -15,6 +15,7 @@ import json
 import math
 import sqlite3
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -235,13 +236,22 @@ class Documents:
         return np.concatenate(found)
 
     def kinds_of(self, key: str) -> frozenset[Kind] | None:
-        """Which kinds of values a key of the metadata has here; None if it is no key here."""
+        """Which kinds of values a key of the metadata has here; None if it is no key here.
+
+        None of the kinds if its values are null, empty lists or empty objects.
+        """
         self.check()
         if not self._facts.all("SELECT 1 FROM keys WHERE key = ?", [key]):
             return None
         exists = (f"EXISTS (SELECT 1 FROM facts WHERE key = {_KEY} AND {_CONDITIONS[kind]})" for kind in _CONDITIONS)
         (row,) = self._facts.all(f"SELECT {', '.join(exists)}", [key] * len(_CONDITIONS))
-        return frozenset(kind for kind, is_there in zip(_CONDITIONS, row, strict=True) if is_there)
+        kinds = frozenset(kind for kind, is_there in zip(_CONDITIONS, row, strict=True) if is_there)
+        if kinds == {NESTED} and not self._facts.all(
+            "SELECT 1 FROM keys WHERE key > ? AND key < ? LIMIT 1",
+            [f"{key}.", f"{key}/"],  # "/" is the character after "."
+        ):
+            return frozenset()
+        return kinds
 
     def first_keys(self, most: int) -> list[str]:
         """Keys of the metadata, in the order of the alphabet."""
@@ -273,6 +283,9 @@ class _Connection:
         self._lock = threading.Lock()
         try:
             self._connection = connect(path, check_same_thread=False)
+            # A connection of sqlite3 refers to itself, and would stay open until the garbage collector runs. This
+            # object lives as long as a snapshot that reads from it, so that no running search loses its connection.
+            weakref.finalize(self, self._connection.close).atexit = False
         except sqlite3.Error as error:
             raise DamagedIndexError(f"{path} cannot be opened ({error}): {REMEDY}") from error
 

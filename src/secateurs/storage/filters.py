@@ -106,8 +106,8 @@ class KnownKeys(NamedTuple):
 def check_keys(condition: Filter, known: KnownKeys) -> None:
     """Raise if a key is not there, or never has the kind of value that it is compared with.
 
-    A key that only ever was null has no kind, and may be compared with anything. So may every key of an index without
-    documents, which a service may have for a while.
+    A key whose values are all null, empty lists or empty objects has no kind, and may be compared with anything. So may
+    every key of an index without documents, which a service may have for a while.
     """
     if known.documents == 0:
         return
@@ -253,7 +253,8 @@ class _Parser:
         if kind in ("true", "false"):
             return kind == "true"
         self._next -= 1
-        return self._fail("expected a number, a text in quotes, true or false")
+        expected = "expected a number, a text in quotes, true or false"
+        return self._fail(f"{expected}; write '{text}' if it is a text" if kind == "word" else expected)
 
     def _peek(self) -> str:
         return self._tokens[self._next][0]
@@ -267,8 +268,8 @@ class _Parser:
 
     def _fail(self, problem: str, at: int | None = None) -> NoReturn:
         at = self._tokens[self._next][2] if at is None else at
-        here = self._where[at : at + 20] or "the end"
-        raise UsageError(f"where: {problem}, at {here!r} (character {at + 1} of {self._where!r:.200})")
+        here = repr(self._where[at : at + 20]) if at < len(self._where) else "the end"
+        raise UsageError(f"where: {problem}, at {here} (character {at + 1} of {self._where!r:.200})")
 
 
 def _unquoted(text: str) -> str:
