@@ -19,7 +19,7 @@ from .problems import Problem
 # What a small request is at most. A prune curve is large; so is a search with a larger body, without a look into it.
 _SMALL_QUERY = 256  # characters
 _SMALL_FILTER = 256  # characters
-_SMALL_EMBEDDINGS = 64  # of a query that brings its own
+_SMALL_EMBEDDINGS = 64  # of a query sent as embeddings
 _SMALL_HITS = 100
 _SMALL_GATHER = 50_000
 _SMALL_SCORE = 500_000
