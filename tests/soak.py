@@ -249,7 +249,7 @@ def soak(folder: Path, seconds: float, seed: int, report: Callable[[Counter[str]
         counts["changes"] += 1
         verify(path, state)
         verify_nothing_is_left_over(path)
-        counts["times that nothing was left over"] += 1
+        counts["checks that no file was left over"] += 1
         report(counts)
     return counts
 

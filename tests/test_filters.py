@@ -2,7 +2,10 @@
 
 import contextlib
 import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier, Event
 from typing import Any
 
 import numpy as np
@@ -12,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
+from secateurs.cancellation import cancelled_by
 from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
-from secateurs.errors import UsageError
+from secateurs.errors import CancelledError, UsageError
 from secateurs.storage import snapshot as snapshots
+from secateurs.storage.documents import Documents
 from secateurs.storage.filters import Filter
 
 METADATA: dict[str, dict[str, Any]] = {
@@ -84,6 +89,11 @@ def matching(index: Index, where: str) -> str:
         ("author is null", "abdef"),
         ("tags is not null", "ab"),
         ("big < " + "9" * 350, "e"),
+        ("ok = true or year = 1", "a"),  # true is not 1
+        ("year = 1 or ok in (true, false)", "ab"),
+        ("year > 2020 or not (year > 2020)", "abcdef"),  # a comparison twice
+        ("not (lang = 'en') and (lang = 'en' or lang = 'de') or lang = 'en' and year != 2019", "bc"),
+        (f"year in ({', '.join(map(str, range(3000, 4200)))}, 2019)", "a"),  # more than one SQL statement takes
     ],
 )
 def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
@@ -96,10 +106,12 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
         ("", "expected a key"),
         ("year", "expected =, !=, <, <=, >, >=, in or is"),
         ("year >=", "expected a number"),
-        ("year >= 2020 and", "expected a key"),
+        ("year >= 2020 and", r"expected a key, such as year, at the end \(character 17 of"),
         ("(year >= 2020", r"expected \)"),
         ("year >= 2020)", "expected and, or, or the end"),
         ("year >= lang", "expected a number, a text in quotes"),
+        ("lang = en", "true or false; write 'en' if it is a text, at 'en'"),
+        ("lang in (en)", "write 'en' if it is a text"),
         ("year = 'x", "cannot be read"),
         ("year; DROP TABLE documents", "cannot be read"),
         ("year = 20x", "cannot be read"),
@@ -115,6 +127,7 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
         ("lang not 'en'", "expected in"),
         ("(" * 60 + "a = 1" + ")" * 60, "inside each other"),
         ("a = 1 or " * 2000 + "a = 1", "characters"),
+        ("a = 1 or " * 64 + "a = 1", "more than 64 comparisons"),
     ],
 )
 def test_a_filter_that_makes_no_sense_says_where(index: Index, where: str, problem: str) -> None:
@@ -278,6 +291,22 @@ def test_a_key_whose_value_was_always_null_is_a_key(index: Index) -> None:
     assert matching(index, "note = 3 or note = 'x'") == ""
 
 
+def test_a_key_whose_lists_and_objects_are_all_empty_may_be_compared_with_anything(tmp_path: Path) -> None:
+    text = random_text(np.random.default_rng(0), 2)
+    documents = [Document("a", "", {"tags": [], "author": {}, "other": {"name": "x"}}, text)]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    for where in ("tags = 'x'", "tags > 3", "author = true"):
+        assert matching(index, where) == ""
+    assert matching(index, "tags is not null") == "a"
+    with pytest.raises(UsageError, match="'other' is compared with a text, but its values are lists or objects"):
+        matching(index, "other = 'x'")
+    index.add([Document("b", "", {"tags": ["x"], "author": {"name": "Ada"}}, text)])
+    assert matching(index, "tags = 'x'") == "b"
+    for where in ("tags = 3", "author = 'Ada'"):
+        with pytest.raises(UsageError, match="is compared with"):
+            matching(index, where)
+
+
 def test_at_most_a_dozen_keys_are_named(tmp_path: Path) -> None:
     text = random_text(np.random.default_rng(0), 2)
     metadata = {f"key{i:02}": i for i in range(20)}
@@ -349,3 +378,101 @@ def test_more_numbers_than_sqlite_can_give_at_once_are_an_error_that_says_so(tmp
     segment.documents._facts._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 5000)
     with pytest.raises(SecateursError, match=r"too many documents for one filter .*: use shards"):
         index.search(text, where="i >= 0")
+
+
+def test_a_comparison_that_is_repeated_is_evaluated_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[Any] = []
+    numbers_where = Documents.numbers_where
+
+    def counted(documents: Documents, condition: str, values: Any) -> Any:
+        evaluated.append((condition, *values))
+        return numbers_where(documents, condition, values)
+
+    monkeypatch.setattr(Documents, "numbers_where", counted)
+    assert matching(index, " or ".join(["year > 2018"] * 30)) == "abc"
+    assert len(evaluated) == len(index.snapshot.segments)
+
+
+def test_a_cancelled_search_stops_before_the_next_comparison(many: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop, evaluated = Event(), []
+    numbers_where = Documents.numbers_where
+
+    def cancel(documents: Documents, condition: str, values: Any) -> Any:
+        evaluated.append(values)
+        stop.set()
+        return numbers_where(documents, condition, values)
+
+    monkeypatch.setattr(Documents, "numbers_where", cancel)
+    query = random_text(np.random.default_rng(0), 2)
+    with cancelled_by(stop), pytest.raises(CancelledError):
+        many.search(query, where=" or ".join(f"i > {2000 + n}" for n in range(20)))
+    assert len(evaluated) == 1
+
+
+def test_a_cancelled_search_stops_before_it_counts_the_matching_tokens(many: Index) -> None:
+    stop = Event()
+    where = "third = 2 and i > 7"
+    many.snapshot.filtered(where)
+    stop.set()
+    with cancelled_by(stop), pytest.raises(CancelledError):
+        many.search(random_text(np.random.default_rng(0), 2), where=where, frequencies="matching")
+    assert "frequencies" not in vars(many.snapshot.filtered(where))
+
+
+def test_a_new_filter_is_evaluated_once_for_searches_at_the_same_time(
+    many: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[Any] = []
+    all_wait, go = Event(), Event()
+    numbers_where = Documents.numbers_where
+
+    def held(documents: Documents, condition: str, values: Any) -> Any:
+        evaluated.append(values)
+        assert go.wait(60)
+        return numbers_where(documents, condition, values)
+
+    def filtered() -> int:
+        if not barrier.wait(60):
+            all_wait.set()
+        return many.snapshot.filtered("i > 77").count
+
+    barrier = Barrier(4)
+    monkeypatch.setattr(Documents, "numbers_where", held)
+    with ThreadPoolExecutor(4) as searches:
+        counts = [searches.submit(filtered) for _ in range(4)]
+        assert all_wait.wait(60)
+        time.sleep(0.2)  # for the other three to reach the filter; if they are late, they find it kept
+        go.set()
+        assert {count.result() for count in counts} == {1422}
+    assert len(evaluated) == 1
+
+
+def test_a_search_that_waits_for_the_filter_of_a_cancelled_search_evaluates_it(
+    many: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, begun, go = Event(), Event(), Event()
+    numbers_where = Documents.numbers_where
+    where = "i > 78 and third < 3"
+
+    def held(documents: Documents, condition: str, values: Any) -> Any:
+        begun.set()
+        assert go.wait(60)
+        return numbers_where(documents, condition, values)
+
+    def cancelled() -> int:
+        with cancelled_by(stop):
+            return many.snapshot.filtered(where).count
+
+    monkeypatch.setattr(Documents, "numbers_where", held)
+    with ThreadPoolExecutor(3) as searches:
+        first = searches.submit(cancelled)
+        assert begun.wait(60)
+        waiting = searches.submit(cancelled)
+        other = searches.submit(lambda: many.snapshot.filtered(where).count)
+        stop.set()
+        with pytest.raises(CancelledError):
+            waiting.result(60)  # while the first still evaluates
+        go.set()
+        with pytest.raises(CancelledError):
+            first.result(60)
+        assert other.result(60) == 1421

@@ -1,9 +1,11 @@
 """Building and opening an index, and what it refuses."""
 
+import gc
 import hashlib
 import json
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -17,10 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index, SecateursError
+from secateurs.cluster.layout import Layout, ShardRecord
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import EncoderMismatchError, UsageError
+from secateurs.errors import DamagedIndexError, EncoderMismatchError, UsageError
 from secateurs.records import STORES
 from secateurs.storage.manifest import FORMAT_VERSION, MANIFEST
+from secateurs.storage.repair import repair
 
 
 def test_a_ranking_is_the_same_after_closing_and_opening(index_path: Path, index: Index, encoder: OnnxEncoder) -> None:
@@ -221,6 +225,27 @@ def test_a_path_without_anything_and_a_folder_without_manifest_have_different_er
         Index(tmp_path / "nowhere")
     with pytest.raises(SecateursError, match=f"not an index: it has no {MANIFEST}"):
         Index(tmp_path)
+    (tmp_path / "notes.txt").write_text("not an index")
+    with pytest.raises(SecateursError, match=r"notes\.txt is a file, not an index$"):
+        Index(tmp_path / "notes.txt")
+
+
+def test_an_index_whose_manifest_is_gone_says_how_to_repair_it(tmp_path: Path) -> None:
+    path = build_random(tmp_path / "i.sec").path
+    (path / MANIFEST).unlink()
+    with pytest.raises(DamagedIndexError, match=re.escape(f"secateurs check {path} --repair")):
+        Index(path)
+    assert not repair(path).lost
+    assert len(Index(path)) == 40
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_collection_in_shards_is_not_replaced_by_an_index(tmp_path: Path, overwrite: bool) -> None:
+    build_random(tmp_path / "shards.sec" / "shard-0000")
+    Layout((ShardRecord("shard-0000"),), "a test").write(tmp_path / "shards.sec")
+    with pytest.raises(SecateursError, match=r"is a collection in shards.* secateurs shard build .*--overwrite"):
+        build_random(tmp_path / "shards.sec", overwrite=overwrite)
+    assert len(Index(tmp_path / "shards.sec" / "shard-0000")) == 40
 
 
 def test_embeddings_and_an_encoder_together_are_refused(tmp_path: Path, encoder: OnnxEncoder) -> None:
@@ -317,3 +342,27 @@ def test_equal_scores_go_by_docno_however_many_there_are(count: int, tmp_path: P
     documents = [Document(docno, encoded=text) for docno in reversed(docnos)]
     index = Index.build(tmp_path / "i.sec", documents, encoder=None)
     assert [hit.docno for hit in index.search(text, k=5)] == docnos[:5]
+
+
+def test_closing_an_index_closes_its_files_at_once(tmp_path: Path) -> None:
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("needs /proc")
+    build_random(tmp_path / "i.sec", 20).close()
+
+    def open_files() -> list[str]:
+        targets = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        return [target for target in targets if target.startswith(str(tmp_path))]
+
+    gc.collect()
+    gc.disable()
+    try:
+        index = Index(tmp_path / "i.sec")
+        index.search(random_text(np.random.default_rng(0), 2))
+        snapshot = index.snapshot  # as a search that still runs has it
+        assert open_files()
+        index.close()
+        assert len(snapshot.docnos([0, 1])) == 2
+        del snapshot
+        assert open_files() == []
+    finally:
+        gc.enable()

@@ -573,3 +573,16 @@ def test_subtracting_frequencies_undoes_adding_them() -> None:
     assert left.token_ids.tolist() == [1, 7]
     assert left.collection.tolist() == [1, 4]
     assert left.document.tolist() == [1, 1]
+
+
+def test_a_change_during_which_the_index_is_closed_is_committed_without_an_error(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 20)
+
+    def documents() -> Iterator[Document]:
+        yield document("new", seed=7)
+        index.close()
+
+    assert index.add(documents()).added == 1
+    with pytest.raises(SecateursError, match="is closed"):
+        len(index)
+    assert "new" in Index(tmp_path / "i.sec")

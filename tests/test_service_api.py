@@ -215,7 +215,7 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "k": True}, 422, "k", "valid integer"),
     (SEARCH, {"query": "a", "p": 0}, 422, "p", "greater than or equal to 1"),
     (SEARCH, {"query": "a", "p": 10**30}, 422, "p", "less than or equal to 512"),
-    (SEARCH, {"query": "a", "p": "some"}, 422, "p", "'auto' or 'all'"),
+    (SEARCH, {"query": "a", "p": "some"}, 422, "p", "input should be a valid integer, or 'auto' or 'all'"),
     (SEARCH, {"query": "a", "order": "best"}, 422, "order", "'icf', 'idf', 'first' or 'random'"),
     (SEARCH, {"query": "a", "effort": "most"}, 422, "effort", "'fast', 'balanced' or 'exact'"),
     (SEARCH, {"query": "a", "gather": "magic"}, 422, "gather", "'cells'"),
@@ -262,6 +262,8 @@ def test_a_wrong_request_is_answered_with_the_field_that_is_wrong(
     problem = response.json()
     assert problem["status"] == status
     assert any(error["field"] == field and message in error["message"] for error in problem["errors"]), problem
+    assert len({error["field"] for error in problem["errors"]}) == len(problem["errors"])
+    assert not any(error["message"].startswith(f"{error['field']}: ") for error in problem["errors"])
     assert len(response.content) < 2000  # what was sent is not sent back
 
 

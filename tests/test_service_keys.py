@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,6 +134,20 @@ def test_a_new_key_is_valid_and_a_removed_one_is_not_without_a_restart(
         assert caplog.text.count("the earlier state stays in use") == 1
         file.write_text("another-key-of-some-length\n")
         assert (status("another-key-of-some-length"), status(KEY)) == (200, 401)
+
+
+def test_a_removed_key_is_not_valid_if_the_new_file_has_the_time_and_size_of_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh, "SECONDS", -1)
+    file = tmp_path / "keys"
+    file.write_text("the-first-of-the-two-keys\n")
+    keys = ApiKeys.read(file)
+    status = file.stat()
+    file.write_text("the-other-of-the-two-keys\n")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not keys.allow(b"Bearer the-first-of-the-two-keys")
+    assert keys.allow(b"Bearer the-other-of-the-two-keys")
 
 
 def test_every_answer_forbids_scripts_and_frames_of_other_sites(client: TestClient) -> None:

@@ -27,7 +27,7 @@ from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
 from secateurs.service.metrics import Metrics
 from secateurs.service.requests import RequestModels
-from secateurs.service.server import host_names
+from secateurs.service.server import address_to_open, host_names
 
 ROW = [1.0] + [0.0] * 15
 QUERY = {"embeddings": [ROW], "token_ids": [1], "token_kinds": [0]}
@@ -179,6 +179,14 @@ def test_the_server_answers_to_localhost_and_to_the_address_it_prints(
     host: str, allowed: list[str], names: set[str] | None
 ) -> None:
     assert host_names(host, allowed) == names
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("box", "box")],
+)
+def test_the_printed_address_can_be_opened(host: str, address: str) -> None:
+    assert address_to_open(host) == address
 
 
 # ---- Fields

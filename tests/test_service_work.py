@@ -18,16 +18,20 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason='pip install "secateurs[serve]"')
-from conftest import QUERIES
+from conftest import QUERIES, random_text
 from fastapi.testclient import TestClient
 from service import BEARER, KEY
 
-from secateurs import EncodedText, Index, Ranking, SearchSettings
+from secateurs import Document, EncodedText, Index, Ranking, SearchSettings
+from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
+from secateurs.cluster.search.open_index import open_index
+from secateurs.contract import AnyIndex
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import CancelledError
 from secateurs.explain import Explanation
 from secateurs.frequencies import Frequencies
 from secateurs.search import decide
+from secateurs.service import request_work
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
@@ -121,8 +125,16 @@ def test_too_much_work_without_a_key_is_refused_by_setting_and_limit(
     assert limit in error["message"]
     assert "key" in error["message"]
     assert client.post(SEARCH, json={"query": QUERY, **settings}, headers=BEARER).status_code == 200
+
+
+@pytest.mark.parametrize("settings", [{}, {"effort": "exact"}])
+def test_a_wrong_key_is_refused_for_reads_that_need_none(client: TestClient, settings: dict[str, str]) -> None:
     wrong = {"Authorization": "Bearer wrong-key-but-long-enough"}
-    assert client.post(SEARCH, json={"query": QUERY, **settings}, headers=wrong).status_code == 422
+    refused = client.post(SEARCH, json={"query": QUERY, **settings}, headers=wrong)
+    assert refused.status_code == 401
+    assert refused.json()["detail"].startswith("the key is not valid")
+    assert client.get("/v1/indexes", headers=wrong).status_code == 401
+    assert client.get("/healthz", headers=wrong).status_code == 200
 
 
 def test_explanations_and_curves_have_the_same_limits(client: TestClient, library: Index) -> None:
@@ -175,7 +187,105 @@ def test_a_search_does_not_score_more_than_was_estimated(library: Index, gather:
             assert work.gather == ranking.stats.embeddings_kept * ranking.plan.nprobe
 
 
+def _without_what_is_gathered(query: EncodedText, index: AnyIndex) -> dict[str, Any]:
+    """Settings of a search that gathers none of the documents that match, and an estimate of its work that is small."""
+    settings = {"gather": "cells", "nprobe": 2, "p": 1, "k": 1, "order": "first"}
+    gathered = index.candidates(query, **settings, candidates=len(index))
+    docnos = ",".join(f"'{docno}'" for docno in gathered)
+    return {**settings, "candidates": 1, "where": f"docno not in ({docnos})"}
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+@pytest.mark.parametrize("partial", [False, True])
+def test_scoring_every_matching_document_is_within_the_limit_too(
+    tmp_path: Path, is_sharded: bool, partial: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    documents = [Document(f"d{i}", "", {}, random_text(rng, 4)) for i in range(400)]
+    names = shard_names(2) if is_sharded else [""]
+    for number, name in enumerate(names):
+        part = [document for document in documents if not is_sharded or shard_of(document.docno, 2) == number]
+        Index.build(tmp_path / "i.sec" / name, part, encoder=None)
+    if is_sharded:
+        Layout(tuple(map(ShardRecord, names)), "a test").write(tmp_path / "i.sec")
+    query = random_text(rng, 4)
+    sent = {
+        "embeddings": query.embeddings.tolist(),
+        "token_ids": query.token_ids.tolist(),
+        "token_kinds": query.token_kinds.tolist(),
+    }
+    with open_index(tmp_path / "i.sec") as index:
+        settings = _without_what_is_gathered(query, index)
+        ranking = index.search(query, **settings)
+        least = ranking.stats.documents_scored * len(query)
+        assert ranking.stats.documents_scored == ranking.stats.documents_matching > 300
+        sent |= settings | {"partial": partial}
+        for score_work, status in ((least - 1, 422), (least, 200)):
+            with TestClient(create_app({"i": index}, Limits(score_work=score_work), Access(ApiKeys([KEY])))) as client:
+                response = client.post("/v1/indexes/i/search", json=sent)
+                assert response.status_code == status, response.text
+                if status == 422:
+                    (error,) = response.json()["errors"]
+                    assert error["field"] == "where"
+                    assert "score_work" in error["message"]
+                assert client.post("/v1/indexes/i/search", json=sent, headers=BEARER).status_code == 200
+
+
+def test_a_search_that_scores_more_than_a_small_one_may_runs_again_on_the_threads_for_large_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    class Watched(Index):
+        def search(self, query: str | EncodedText, *arguments: Any, **settings: Any) -> Ranking:
+            threads.append(threading.current_thread().name.rsplit("_", 1)[0])
+            return super().search(query, *arguments, **settings)
+
+    rng = np.random.default_rng(0)
+    documents = [Document(f"d{i}", "", {}, random_text(rng, 4)) for i in range(400)]
+    query = random_text(rng, 4)
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    settings = {"gather": "cells", "nprobe": 2, "p": 1, "k": 1, "order": "first"}
+    gathered = set(index.candidates(query, **settings, candidates=400))
+    marked = [replace(document, metadata={"gathered": document.docno in gathered}) for document in documents]
+    watched = Watched.build(tmp_path / "i.sec", marked, encoder=None, overwrite=True)
+    monkeypatch.setattr(request_work, "_SMALL_SCORE", 1_000)
+    sent = {
+        "embeddings": query.embeddings.tolist(),
+        "token_ids": query.token_ids.tolist(),
+        "token_kinds": query.token_kinds.tolist(),
+        **settings,
+        "candidates": 1,
+        "where": "gathered = false",
+    }
+    with TestClient(create_app({"i": watched})) as client:
+        answer = client.post("/v1/indexes/i/search", json=sent).json()
+    assert answer["stats"]["documents_scored"] == 400 - len(gathered) > 250
+    assert threads == ["secateurs-searches", "secateurs-large-searches"]
+
+
 # ---- Large requests
+
+
+@pytest.mark.parametrize("path", [SEARCH, EXPLAIN])
+def test_a_request_with_a_long_filter_is_large(slow: Slow, path: str) -> None:
+    where = " or ".join(["kind = 'method'"] * 20)
+    large = {"query": QUERY, "where": where} | ({"docno": next(slow.documents()).docno} if path == EXPLAIN else {})
+
+    def send() -> Any:
+        return client.post(path, json=large) if path == SEARCH else client.get(path, params=large)
+
+    app = create_app({"library": slow}, Limits(threads=1, waiting=0, seconds=60))
+    with TestClient(app) as client, ThreadPoolExecutor(1) as clients:
+        held = clients.submit(send)
+        assert slow.begun.wait(60)
+        slow.slow = False
+        refused = send()
+        assert refused.status_code == 429
+        assert "too many large searches" in refused.json()["detail"]
+        assert client.post(SEARCH, json={"query": QUERY}).status_code == 200
+        slow.go.set()
+        assert held.result().status_code == 200
 
 
 @pytest.mark.parametrize("query", ["words " * 60, "ä " * 900, QUERY])

@@ -146,3 +146,24 @@ def test_searches_go_on_while_documents_are_written(animals: Index, tmp_path: Pa
         assert [write.result()[0] for write in writes] == [200] * 5
         assert [read.result()[0] for read in reads] == [200] * 20
         assert call(port, "GET", "/v1/indexes/animals/info")[1]["documents"] == 7
+
+
+def test_the_first_documents_of_an_empty_index_of_embeddings_decide_the_dimensions(tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", [], encoder=None)
+
+    def documents(*widths: int) -> dict[str, list[dict[str, object]]]:
+        return {
+            "documents": [
+                {"docno": f"{index.dim}-{number}", "embeddings": [[0.5] * width], "token_ids": [1], "token_kinds": [0]}
+                for number, width in enumerate(widths)
+            ]
+        }
+
+    with TestClient(create_app({"i": index}, access=Access(ApiKeys([KEY]))), headers=BEARER) as client:
+        refused = client.post("/v1/indexes/i/documents", json=documents(4, 3))
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["field"] == "documents.1.embeddings"
+        assert client.post("/v1/indexes/i/documents", json=documents(4, 4)).status_code == 200
+        assert client.post("/v1/indexes/i/documents", json=documents(3)).status_code == 422
+        assert client.post("/v1/indexes/i/documents", json=documents(4)).status_code == 200
+    assert (index.dim, len(index)) == (4, 3)

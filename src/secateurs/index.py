@@ -184,7 +184,8 @@ class Index(AnyIndex):
         check_snapshot(self.snapshot)
 
     def close(self) -> None:
-        self._snapshot = None  # its files are closed when the last running search ends
+        with self._encoder_lock:  # a change that ends at this moment does not open it again
+            self._snapshot = None  # its files are closed when the last running search ends
 
     @property
     def manifest(self) -> Manifest:
@@ -232,11 +233,14 @@ class Index(AnyIndex):
                 self._move_to(writer.snapshot)
 
     def _move_to(self, newest: Snapshot) -> bool:
-        """Replace the snapshot, unless another thread has opened a newer one meanwhile."""
-        if newest.manifest.encoder != self.manifest.encoder:
-            raise EncoderMismatchError(f"{self.path} was replaced by an index of another encoder: open it again")
+        """Replace the snapshot, unless another thread has opened a newer one meanwhile, or has closed the index."""
         with self._encoder_lock:
-            behind = newest.manifest.commit < self.manifest.commit
+            if self._snapshot is None:
+                return False
+            manifest = self._snapshot.manifest
+            if newest.manifest.encoder != manifest.encoder:
+                raise EncoderMismatchError(f"{self.path} was replaced by an index of another encoder: open it again")
+            behind = newest.manifest.commit < manifest.commit
             if behind and Manifest.read(self.path) != newest.manifest:
                 return False
             self._snapshot = newest

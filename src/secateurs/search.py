@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .cancellation import stop_if_cancelled
+from .cancellation import count_score_work, stop_if_cancelled
 from .effort import make_plan
 from .frequencies import Frequencies
 from .gather import gatherer
@@ -193,6 +193,7 @@ def score(
     """Eq. 1 with all query embeddings. With k, only the k best need be right; `ordered` makes that faster."""
     if len(documents) == 0:
         return np.empty(0)
+    count_score_work(len(documents), len(query))
     prepared = snapshot.store.prepare(query.embeddings, ordered)
     at_once = max(_PAIRS_AT_ONCE // max(len(query), 1), 1)
     scores = np.empty(len(documents))

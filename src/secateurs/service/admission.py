@@ -120,7 +120,7 @@ class Admission:
         await self._app(scope, replay, send)
 
     def _check_key(self, method: str, path: str, authorization: bytes) -> bool:
-        """Whether the request has a valid key; raises if it needs one and has none."""
+        """Whether the request has a valid key; raises if it needs one and has none, or has one that is not valid."""
         if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/web/")):
             return False
         searches = method == "POST" and path.startswith("/v1/") and path.endswith("/search")
@@ -129,15 +129,15 @@ class Admission:
             raise Problem(403, "this server takes no writes: start it with  --api-key-file FILE  to allow them")
         if self._keys is not None and self._keys.allow(authorization):
             return True
-        if not writes and not self._reads_need_a_key:
-            return False
-        if sent_key(authorization):
+        if self._keys is not None and sent_key(authorization):
             # RFC 6750, 3.1
             raise Problem(
                 401,
                 "the key is not valid: it is not in the server's key file",
                 headers={"WWW-Authenticate": 'Bearer error="invalid_token"'},
             )
+        if not writes and not self._reads_need_a_key:
+            return False
         raise Problem(
             401,
             "a key is needed: send the header  Authorization: Bearer KEY",

@@ -1,4 +1,4 @@
-"""API keys: read from a file, read again when it changes, compared in constant time."""
+"""API keys: read from a file, read again each second at most, compared in constant time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ApiKeys:
     def __init__(self, keys: Iterable[str] = (), path: Path | None = None) -> None:
         """The keys, or the file with a key on each line; empty lines and lines that begin with # do not count."""
         self._digests = tuple(_digest(key.encode()) for key in keys)
-        self._path, self._version = path, (0, 0)
+        self._path = path
         if path is not None:
             self._read(path)
             self._newest = ThrottledRefresh(path, lambda: self._read(path), _LOG)
@@ -42,10 +42,7 @@ class ApiKeys:
 
     def _read(self, path: Path) -> None:
         try:
-            status = path.stat()
-            version = status.st_mtime_ns, status.st_size
-            if version == self._version:
-                return
+            # Its time and size do not show every change: a copy may have those of the earlier file.
             lines = [line.strip() for line in path.read_text("ascii").splitlines()]
         except OSError as error:
             raise SecateursError(f"the API key file {path} cannot be read ({error.strerror})") from error
@@ -57,7 +54,7 @@ class ApiKeys:
             raise SecateursError(f"there is no key in {path}: {make}")
         if any(len(key) < _SHORTEST for key in keys):
             raise SecateursError(f"a key in {path} has fewer than {_SHORTEST} characters: {make}")
-        self._digests, self._version = tuple(_digest(key.encode()) for key in keys), version
+        self._digests = tuple(_digest(key.encode()) for key in keys)
 
 
 def sent_key(authorization: bytes) -> bytes:

@@ -15,12 +15,12 @@ class Limits:
     body_bytes: int = 4 << 20
     query_characters: int = 2_000
     k: int = 1_000
-    p: int = 512  # and the embeddings of a query that brings its own
+    p: int = 512  # and the embeddings of a query sent as embeddings
     nprobe: int = 4_096
     candidates: int = 100_000  # and k_prime
     gather_work: int = 500_000  # without a key: query embeddings that gather x cells that each looks into
     score_work: int = 4_000_000  # without a key: documents that are scored x query embeddings
-    document_embeddings: int = 4_096  # of a document that brings its own
+    document_embeddings: int = 4_096  # of a document sent with embeddings
     batch: int = 100  # documents in one request
     threads: int = field(default_factory=usable_cores)  # searches that run at once
     waiting: int = 64  # searches that wait for a thread

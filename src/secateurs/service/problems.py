@@ -59,12 +59,15 @@ class Problem(Exception):  # noqa: N818 (the word of the RFC)
         message = str(error)
         names = SearchSettings.__dataclass_fields__
         field = next((name for name in names if message.startswith((f"{name} ", f"{name}=", f"{name}:"))), None)
-        return cls(422, message, [(field, message)] if field else ())
+        return cls(422, message, [(field, message.removeprefix(f"{field}: "))] if field else ())
 
     @classmethod
     def of_findings(cls, found: Sequence[tuple[Sequence[int | str], Mapping[str, Any]]]) -> Problem:
         """Pydantic's, each with its place; what the client sent is not repeated, since it may be long or private."""
-        errors = [(_field(place), _sentence(item)) for place, item in found[:_MOST_ERRORS]]
+        by_field: dict[str, list[str]] = {}
+        for place, item in found:
+            by_field.setdefault(_field(place), []).append(_sentence(item))
+        errors = [(field, _alternatives(messages)) for field, messages in list(by_field.items())[:_MOST_ERRORS]]
         return cls(422, "; ".join(f"{field}: {message}" for field, message in errors), errors)
 
     @classmethod
@@ -105,6 +108,12 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
 def _field(place: Sequence[int | str]) -> str:
     """("embeddings", 3, 0) is embeddings.3.0. Pydantic's names of the branches of a union are left out."""
     return ".".join(str(part) for part in place if not str(part).startswith(("literal[", "constrained-")))
+
+
+def _alternatives(messages: Sequence[str]) -> str:
+    """The messages of one field: each branch of its union has one."""
+    first, *others = dict.fromkeys(messages)
+    return ", or ".join([first, *(message.removeprefix("input should be ") for message in others)])
 
 
 def _sentence(item: Mapping[str, Any]) -> str:

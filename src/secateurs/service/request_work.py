@@ -1,4 +1,4 @@
-"""How much work a request is, estimated before it is done.
+"""How much work a request is, estimated before it is done, and counted when it is about to score.
 
 It decides two things: whether a request without a key is refused, and on which threads it runs. Large requests have
 separate threads and a separate queue, so that a small request does not wait for many large ones.
@@ -6,9 +6,11 @@ separate threads and a separate queue, so that a small request does not wait for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from ..cancellation import ScoreWorkError, score_work_up_to
 from ..records import EncodedText, SearchPlan
 from ..search import Decision
 from .limits import Limits
@@ -16,7 +18,8 @@ from .problems import Problem
 
 # What a small request is at most. A prune curve is large; so is a search with a larger body, without a look into it.
 _SMALL_QUERY = 256  # characters
-_SMALL_EMBEDDINGS = 64  # of a query that brings its own
+_SMALL_FILTER = 256  # characters
+_SMALL_EMBEDDINGS = 64  # of a query sent as embeddings
 _SMALL_HITS = 100
 _SMALL_GATHER = 50_000
 _SMALL_SCORE = 500_000
@@ -70,8 +73,7 @@ class Work(NamedTuple):
                 name = "k_prime"
             elif settings.get("candidates"):
                 name = "candidates"
-            counted = "documents to score x query embeddings"
-            raise _too_much(name, counted, "score_work", self.score, limits.score_work)
+            raise _too_much_to_score(name, self.score, limits)
 
 
 class Allowance(NamedTuple):
@@ -80,10 +82,10 @@ class Allowance(NamedTuple):
     limits: Limits | None  # None: the client has a key
     only_small: bool  # whether it is on the threads for small requests
 
-    def check_query(self, query: str | EncodedText) -> None:
-        """Before it is encoded, which takes long for a long text."""
+    def check_query(self, query: str | EncodedText, where: str | None) -> None:
+        """Before the query is encoded and the filter is evaluated, which takes long for long ones."""
         most = _SMALL_QUERY if isinstance(query, str) else _SMALL_EMBEDDINGS
-        if self.only_small and len(query) > most:
+        if self.only_small and (len(query) > most or len(where or "") > _SMALL_FILTER):
             raise LargeRequestError
 
     def check(self, work: Work, settings: Mapping[str, Any]) -> None:
@@ -91,6 +93,30 @@ class Allowance(NamedTuple):
             work.check(self.limits, settings)
         if self.only_small and (work.plan.k > _SMALL_HITS or work.gather > _SMALL_GATHER or work.score > _SMALL_SCORE):
             raise LargeRequestError
+
+    @contextmanager
+    def limited_scoring(self) -> Iterator[None]:
+        """Inside this context a search stops before it scores more than is allowed.
+
+        Only a search under a filter scores more than its estimate: every matching document, if fewer than k of them
+        were gathered.
+        """
+        limits = [_SMALL_SCORE] if self.only_small else []
+        limits += [self.limits.score_work] if self.limits is not None else []
+        if not limits:
+            yield
+            return
+        try:
+            with score_work_up_to(min(limits)):
+                yield
+        except ScoreWorkError as error:
+            if self.limits is not None and error.work > self.limits.score_work:
+                raise _too_much_to_score("where", error.work, self.limits) from error
+            raise LargeRequestError from error
+
+
+def _too_much_to_score(setting: str, work: int, limits: Limits) -> Problem:
+    return _too_much(setting, "documents to score x query embeddings", "score_work", work, limits.score_work)
 
 
 def _too_much(setting: str, counted: str, limit: str, work: int, most: int) -> Problem:

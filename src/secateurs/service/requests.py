@@ -227,7 +227,7 @@ def _to_encoded(item: Any, place: str) -> EncodedText:
         return EncodedText(item.embeddings, item.token_ids, item.token_kinds)
     except UsageError as error:
         field = next((name for name in ("token_ids", "token_kinds") if str(error).startswith(name)), "embeddings")
-        raise Problem.of_field(place + field, str(error)) from error
+        raise Problem.of_field(place + field, str(error).removeprefix(f"{field}: ")) from error
     except ValueError as error:  # rows of unequal length
         raise Problem.of_field(
             place + "embeddings", "the rows do not all have the same number of dimensions"

@@ -79,7 +79,8 @@ class ServedIndex:
     ) -> SearchAnswer:
         encoded = self._encode(query, settings, allowed)
         allowed.check(self._estimate(encoded.query, settings), settings)
-        ranking = self._search(encoded, settings)
+        with allowed.limited_scoring():
+            ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
         return SearchAnswer(
             hits=[
@@ -106,7 +107,7 @@ class ServedIndex:
         encoded = self._encode(query, settings, allowed).query
         # Each kept embedding gathers alone, then all of them together.
         allowed.check(self._estimate(encoded, settings).times(gather=2, score=1), settings)
-        with self._finding(docno):
+        with self._finding(docno), allowed.limited_scoring():
             explanation = self.index.explain(encoded, docno, **settings)
             similarities = similarity_map(self.index, encoded, docno) if with_map else None
         return ExplainAnswer(
@@ -125,6 +126,10 @@ class ServedIndex:
     def curve(self, query: str, settings: Mapping[str, Any], allowed: Allowance) -> CurveAnswer:
         """The query with every p beside the unpruned ranking; with fewer values of p, if a query has very many
         embeddings or every p would be more work than the limits allow."""
+        with allowed.limited_scoring():
+            return self._curve(query, settings, allowed)
+
+    def _curve(self, query: str, settings: Mapping[str, Any], allowed: Allowance) -> CurveAnswer:
         encoded, unpruned = self._encode(query, settings, allowed), {**settings, "p": None}
         count, limits = len(encoded.query), allowed.limits
         most = _MOST_POINTS if limits is None else self._points_within(limits, encoded.query, unpruned)
@@ -227,8 +232,11 @@ class ServedIndex:
                 wrong = "come from the encoder of this index: send the text only"
             elif not self.index.has_encoder and document.encoded is None:
                 wrong = "are missing: this index was built without an encoder"
-            elif document.encoded is not None and document.encoded.embeddings.shape[1] != dim:
-                wrong = f"have {document.encoded.embeddings.shape[1]} dimensions, those of the index {dim}"
+            elif document.encoded is not None and len(document.encoded):
+                width = document.encoded.embeddings.shape[1]
+                dim = dim or width  # an empty index takes the dimensions of its first document
+                if width != dim:
+                    wrong = f"have {width} dimensions, those of the index {dim}"
             if wrong:
                 raise Problem.of_field(f"documents.{number}.embeddings", wrong)
 
@@ -259,7 +267,7 @@ class ServedIndex:
     def _encode(self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance) -> _EncodedQuery:
         """The encoded query, after a check of what the library would refuse too."""
         self._check(query, settings)
-        allowed.check_query(query)
+        allowed.check_query(query, settings.get("where"))
         loading = self.index.load(query)
         started = time.perf_counter()
         encoded = self._recent(query) if isinstance(query, str) else None

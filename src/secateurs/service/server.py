@@ -57,7 +57,7 @@ def serve(
             readers = "every client with a key" if require_key_for_reads else "EVERY client, without a key,"
             say(f"WARNING: {host} can be reached from other machines: {readers} can read these indexes.")
         say("Writes need a key." if keys else "Writes are off: give  --api-key-file FILE  to allow them with a key.")
-        say(f"Explore:  http://{_in_address(host)}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
+        say(f"Explore:  http://{address_to_open(host)}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
         _run(app, listener)
     finally:
         listener.close()
@@ -92,6 +92,11 @@ def host_names(host: str, allowed: Iterable[str]) -> frozenset[str] | None:
     if not names and not _is_loopback(host):
         return None
     return names | _LOOPBACK_NAMES | {_in_address(host).lower()}
+
+
+def address_to_open(host: str) -> str:
+    """A browser cannot open 0.0.0.0 or ::, which stand for all addresses: loopback is one of them."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, _in_address(host))
 
 
 def _in_address(host: str) -> str:

@@ -15,15 +15,17 @@ import json
 import math
 import sqlite3
 import threading
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
 
@@ -142,12 +144,16 @@ def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[st
                 yield key, single
 
 
-def kind_of(value: Value) -> Kind:
-    if isinstance(value, bool):
+def kind_of(value: Value | Stored) -> Kind:
+    if isinstance(value, bool | bytes):
         return TRUTH
     return TEXT if isinstance(value, str) else NUMBER
 
 
+@overload
+def stored(value: Value | bytes) -> Stored: ...
+@overload
+def stored(value: None) -> None: ...
 def stored(value: Value | bytes | None) -> Stored | None:
     """A value as `facts` holds it. Integers that SQLite has no room for become the nearest float."""
     if isinstance(value, bool):
@@ -220,14 +226,32 @@ class Documents:
         ((numbers,),) = self._facts.all(statement, values)
         return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
 
+    def numbers_with(self, key: str, values: Sequence[Stored]) -> NDArray[np.int64]:
+        """Documents with one of these values; a document with several of them is there several times."""
+        found = []
+        for start in range(0, len(values), _VALUES_PER_STATEMENT):
+            stop_if_cancelled()
+            block = values[start : start + _VALUES_PER_STATEMENT]
+            found.append(self.numbers_where(f"value IN ({','.join('?' * len(block))})", (key, *block)))
+        return np.concatenate(found)
+
     def kinds_of(self, key: str) -> frozenset[Kind] | None:
-        """Which kinds of values a key of the metadata has here; None if it is no key here."""
+        """Which kinds of values a key of the metadata has here; None if it is no key here.
+
+        None of the kinds if its values are null, empty lists or empty objects.
+        """
         self.check()
         if not self._facts.all("SELECT 1 FROM keys WHERE key = ?", [key]):
             return None
         exists = (f"EXISTS (SELECT 1 FROM facts WHERE key = {_KEY} AND {_CONDITIONS[kind]})" for kind in _CONDITIONS)
         (row,) = self._facts.all(f"SELECT {', '.join(exists)}", [key] * len(_CONDITIONS))
-        return frozenset(kind for kind, is_there in zip(_CONDITIONS, row, strict=True) if is_there)
+        kinds = frozenset(kind for kind, is_there in zip(_CONDITIONS, row, strict=True) if is_there)
+        if kinds == {NESTED} and not self._facts.all(
+            "SELECT 1 FROM keys WHERE key > ? AND key < ? LIMIT 1",
+            [f"{key}.", f"{key}/"],  # "/" is the character after "."
+        ):
+            return frozenset()
+        return kinds
 
     def first_keys(self, most: int) -> list[str]:
         """Keys of the metadata, in the order of the alphabet."""
@@ -259,6 +283,9 @@ class _Connection:
         self._lock = threading.Lock()
         try:
             self._connection = connect(path, check_same_thread=False)
+            # A connection of sqlite3 refers to itself, and would stay open until the garbage collector runs. This
+            # object lives as long as a snapshot that reads from it, so that no running search loses its connection.
+            weakref.finalize(self, self._connection.close).atexit = False
         except sqlite3.Error as error:
             raise DamagedIndexError(f"{path} cannot be opened ({error}): {REMEDY}") from error
 

@@ -6,31 +6,26 @@
     docno in ('d1', 'd2')
 
 A key is a name, with dots into objects; any other key goes in double quotes. A comparison is with a number, a text in
-quotes, true or false, and holds only for values of that kind. A list meets it if one of its entries does. A document
-without the key meets no comparison, not even `!=`; only `is null` and `not` do.
+quotes, true or false, and holds only for values of that kind. A list matches if one of its entries does. A document
+without the key matches no comparison, not even `!=`; only `is null` and `not` do.
 
 A key that no document of the collection has is an error, and so is a comparison with a kind of value that the key never
 has: both are more likely a mistake than a question. `check_keys` decides that for all segments and shards together.
 
-The text of a filter never becomes SQL: it is parsed here into comparisons. Each of them asks SQLite with its key and
-values as parameters, and their answers are combined as arrays of one byte per document.
+The text of a filter never becomes SQL: it is parsed here into comparisons. conditions.py evaluates them.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import UsageError
-from .documents import NESTED, Documents, Kind, Value, kind_of, stored
+from .conditions import Both, Compare, Condition, Either, Equals, Evaluation, Has, Mask, Named, Not
+from .documents import NESTED, Documents, Kind, Value, stored
 
-Mask = NDArray[np.bool_]
 DOCNO = "docno"  # the one key that is not metadata
 
 _TOKEN = re.compile(
@@ -47,113 +42,31 @@ _WORDS = frozenset({"and", "or", "not", "in", "is", "null", "true", "false"})
 _LONGEST = 10_000
 _LONGEST_NUMBER = 400  # digits
 _DEEPEST = 50
+_MOST_COMPARISONS = 64
 KEYS_NAMED = 12  # at most, by the message that a key does not exist
 
 
-class Filter(ABC):
-    """A condition."""
+@dataclass(frozen=True)
+class Filter:
+    """A `where` that was parsed."""
+
+    condition: Condition
 
     @staticmethod
     def parse(where: str) -> Filter:
         if not isinstance(where, str):
             raise UsageError(f'where is a text such as "year >= 2020", not {where!r}')
-        return _Parser(where).parse()
-
-    @abstractmethod
-    def mask(self, documents: Documents, count: int) -> Mask:
-        """For each of the segment's documents, `count` of them, whether it meets the condition."""
-
-    @abstractmethod
-    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
-        """The keys that it names, each with the kind of value that it is compared with; None: with null."""
-
-
-@dataclass(frozen=True)
-class _Several(Filter):
-    parts: Sequence[Filter]
-
-    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
-        for part in self.parts:
-            yield from part.comparisons()
-
-
-class Both(_Several):
-    def mask(self, documents: Documents, count: int) -> Mask:
-        mask = self.parts[0].mask(documents, count)
-        for part in self.parts[1:]:
-            mask &= part.mask(documents, count)
-        return mask
-
-
-class Either(_Several):
-    def mask(self, documents: Documents, count: int) -> Mask:
-        mask = self.parts[0].mask(documents, count)
-        for part in self.parts[1:]:
-            mask |= part.mask(documents, count)
-        return mask
-
-
-@dataclass(frozen=True)
-class Not(Filter):
-    part: Filter
+        return Filter(_Parser(where).parse())
 
     def mask(self, documents: Documents, count: int) -> Mask:
-        return ~self.part.mask(documents, count)
+        """For each of the segment's documents, `count` of them, whether it matches."""
+        return self.condition.evaluate(Evaluation(self.condition, documents, count))
 
-    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
-        return self.part.comparisons()
-
-
-@dataclass(frozen=True)
-class Has(Filter):
-    """The key has a value."""
-
-    key: str
-
-    def mask(self, documents: Documents, count: int) -> Mask:
-        return _mask(documents.numbers_where("1", (self.key,)), count)
-
-    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
-        yield self.key, None
-
-
-@dataclass(frozen=True)
-class Compare(Filter):
-    key: str
-    sign: str  # = < <= > >=
-    value: Value
-
-    def mask(self, documents: Documents, count: int) -> Mask:
-        condition = f"value {self.sign} ?"
-        # SQLite puts every number before every text, and every text before true and false.
-        if self.sign in (">", ">="):
-            condition += " AND value < x''" if isinstance(self.value, str) else " AND value < ''"
-        elif self.sign != "=" and isinstance(self.value, str):
-            condition += " AND value >= ''"
-        return _mask(documents.numbers_where(condition, (self.key, stored(self.value))), count)
-
-    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
-        yield self.key, kind_of(self.value)
-
-
-@dataclass(frozen=True)
-class Named(Filter):
-    """One of these docnos."""
-
-    docnos: Sequence[str]
-
-    def mask(self, documents: Documents, count: int) -> Mask:
-        documents.check()
-        return _mask(list(documents.numbers(self.docnos).values()), count)
-
-    def comparisons(self) -> Iterator[tuple[str, Kind | None]]:
-        return iter(())
-
-
-def _mask(numbers: Collection[int] | NDArray[np.int64], count: int) -> Mask:
-    mask = np.zeros(count, dtype=bool)
-    mask[np.asarray(numbers, dtype=np.int64)] = True
-    return mask
+    def compared(self) -> Iterator[tuple[str, Kind | None]]:
+        """The keys that it names, each with the kinds of values that it is compared with; None: with null."""
+        for comparison in self.condition.comparisons():
+            for kind in comparison.kinds:
+                yield comparison.key, kind
 
 
 class KnownKeys(NamedTuple):
@@ -171,7 +84,7 @@ class KnownKeys(NamedTuple):
                 documents,
                 {
                     key: kinds
-                    for key in {key for key, _ in condition.comparisons()}
+                    for key in {key for key, _ in condition.compared()}
                     if (kinds := database.kinds_of(key)) is not None
                 },
                 database.first_keys(KEYS_NAMED + 1),
@@ -193,12 +106,12 @@ class KnownKeys(NamedTuple):
 def check_keys(condition: Filter, known: KnownKeys) -> None:
     """Raise if a key is not there, or never has the kind of value that it is compared with.
 
-    A key that only ever was null has no kind, and may be compared with anything. So may every key of an index without
-    documents, which a service may have for a while.
+    A key whose values are all null, empty lists or empty objects has no kind, and may be compared with anything. So may
+    every key of an index without documents, which a service may have for a while.
     """
     if known.documents == 0:
         return
-    for key, kind in condition.comparisons():
+    for key, kind in condition.compared():
         if key not in known.kinds:
             names = ", ".join(known.names[:KEYS_NAMED]) + (", ..." if len(known.names) > KEYS_NAMED else "")
             there = f"there are: {names}" if names else "no document has metadata"
@@ -236,31 +149,32 @@ class _Parser:
         self._tokens.append(("end", "", len(where)))
         self._next = 0
         self._depth = 0
+        self._comparisons = 0
 
-    def parse(self) -> Filter:
+    def parse(self) -> Condition:
         condition = self._either()
         if self._peek() != "end":
             self._fail("expected and, or, or the end")
         return condition
 
-    def _either(self) -> Filter:
+    def _either(self) -> Condition:
         parts = [self._both()]
         while self._take("or"):
             parts.append(self._both())
         return parts[0] if len(parts) == 1 else Either(parts)
 
-    def _both(self) -> Filter:
+    def _both(self) -> Condition:
         parts = [self._condition()]
         while self._take("and"):
             parts.append(self._condition())
         return parts[0] if len(parts) == 1 else Both(parts)
 
-    def _condition(self) -> Filter:
+    def _condition(self) -> Condition:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._fail(f"more than {_DEEPEST} conditions inside each other")
         if self._take("not"):
-            condition: Filter = Not(self._condition())
+            condition: Condition = Not(self._condition())
         elif self._take("("):
             condition = self._either()
             if not self._take(")"):
@@ -270,10 +184,13 @@ class _Parser:
         self._depth -= 1
         return condition
 
-    def _comparison(self) -> Filter:
+    def _comparison(self) -> Condition:
         kind, text, at = self._tokens[self._next]
         if kind not in ("word", "quoted"):
             self._fail("expected a key, such as year")
+        self._comparisons += 1
+        if self._comparisons > _MOST_COMPARISONS:
+            self._fail(f"more than {_MOST_COMPARISONS} comparisons (`year in (2020, 2021)` is one)")
         self._next += 1
         key = _unquoted(text) if kind == "quoted" else text
         if self._take("is"):
@@ -309,13 +226,12 @@ class _Parser:
             self._fail(f"{'docnos' if key == DOCNO else 'true and false'} can be compared with = and != only", at)
         return Compare(key, sign, value)
 
-    def _any_of(self, key: str, values: Sequence[Value]) -> Filter:
+    def _any_of(self, key: str, values: Sequence[Value]) -> Condition:
         if key == DOCNO:
             if not all(isinstance(value, str) for value in values):
                 self._fail("a docno is a text, in quotes", self._tokens[self._next - 1][2])
-            return Named([str(value) for value in values])
-        parts = [Compare(key, "=", value) for value in values]
-        return parts[0] if len(parts) == 1 else Either(parts)
+            return Named(key, tuple(str(value) for value in values))
+        return Equals(key, tuple(map(stored, values)))
 
     def _list(self) -> list[Value]:
         if not self._take("("):
@@ -337,7 +253,8 @@ class _Parser:
         if kind in ("true", "false"):
             return kind == "true"
         self._next -= 1
-        return self._fail("expected a number, a text in quotes, true or false")
+        expected = "expected a number, a text in quotes, true or false"
+        return self._fail(f"{expected}; write '{text}' if it is a text" if kind == "word" else expected)
 
     def _peek(self) -> str:
         return self._tokens[self._next][0]
@@ -351,8 +268,8 @@ class _Parser:
 
     def _fail(self, problem: str, at: int | None = None) -> NoReturn:
         at = self._tokens[self._next][2] if at is None else at
-        here = self._where[at : at + 20] or "the end"
-        raise UsageError(f"where: {problem}, at {here!r} (character {at + 1} of {self._where!r:.200})")
+        here = repr(self._where[at : at + 20]) if at < len(self._where) else "the end"
+        raise UsageError(f"where: {problem}, at {here} (character {at + 1} of {self._where!r:.200})")
 
 
 def _unquoted(text: str) -> str:

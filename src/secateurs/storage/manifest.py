@@ -136,11 +136,17 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path, name: str = MANIFEST) -> Manifest:
         path = folder / name
+        if folder.is_file():
+            raise SecateursError(f"{folder} is a file, not an index")
         if not folder.is_dir():
             raise SecateursError(f"there is no index at {folder}: make one with  secateurs index CORPUS {folder}")
         if not path.is_file():
             if (folder / SHARDS).is_file():
                 raise SecateursError(f"{folder} is a collection in shards, and one index is wanted here: name a shard")
+            if name == MANIFEST and (folder / MANIFEST_COPY).is_file():
+                raise DamagedIndexError(
+                    f"{path} is missing, but its copy is there: restore it with  secateurs check {folder} --repair"
+                )
             raise SecateursError(f"{folder} is not an index: it has no {name}")
         try:
             content = json.loads(path.read_bytes())

@@ -19,7 +19,7 @@ from .codebooks import CodebookContent
 from .files import new_folder_name, sync_folder
 from .indexing import Item, write_segment
 from .locks import sweep, write_lock
-from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, Manifest
+from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, SHARDS, Manifest
 from .recipe import Recipe
 
 PRECOMPUTED = {"kind": "precomputed"}  # in place of an encoder's spec, if there is no encoder
@@ -81,6 +81,11 @@ def check_target(target: Path, overwrite: bool) -> None:
                 f"there is an index at {target} already: choose another name, or replace it with --overwrite "
                 "(overwrite=True)"
             )
+    elif (target / SHARDS).is_file():
+        raise SecateursError(
+            f"{target} is a collection in shards: choose another name, or replace it with  "
+            f"secateurs shard build CORPUS {target} --overwrite"
+        )
     elif not target.is_dir() or any(target.iterdir()):
         raise SecateursError(f"{target} exists and is not an index: it is left as it is, choose another name")
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..frequencies import Frequencies
 from ..kernels.maxsim import PreparedQuery, score, similarities
 from . import faiss_file
@@ -104,6 +105,7 @@ class Segment:
             return self.frequencies
         total = Frequencies.none()
         for first in range(0, len(documents), _DOCUMENTS_PER_BLOCK):  # bounded memory for any filter
+            stop_if_cancelled()
             total += Frequencies.of(*self.tokens_of(documents[first : first + _DOCUMENTS_PER_BLOCK]))
         return total
 

@@ -12,10 +12,12 @@ from functools import cached_property, reduce
 from pathlib import Path
 from threading import Lock, RLock
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from ..frequencies import Frequencies
 from ..kernels.maxsim import PreparedQuery
@@ -33,6 +35,7 @@ from .segments import Segment, read_frequencies
 
 _FILTERS_KEPT = 64
 _FILTER_BYTES_KEPT = 64 << 20  # of all filters together; one is always kept
+_SECONDS_BETWEEN_LOOKS = 0.1  # whether a search was cancelled that waits for another one's filter
 _T = TypeVar("_T")
 
 
@@ -72,7 +75,9 @@ class Snapshot:
         self._kept_for_good: dict[str, Any] = {} if earlier is None else earlier._kept_for_good
         self._keeping = RLock()
         self._filters: OrderedDict[str, Filtered] = OrderedDict()
-        self._lock = Lock()
+        # The lock of each filter that is being evaluated; it is dropped when no thread uses it any longer.
+        self._evaluating: WeakValueDictionary[str, Lock] = WeakValueDictionary()
+        self._lock = Lock()  # of these two
 
     @classmethod
     def open(cls, path: Path, earlier: Snapshot | None = None) -> Snapshot:
@@ -214,22 +219,39 @@ class Snapshot:
         An error if no document has a key of the filter, or never with that kind of value. With `strict=False` it is
         not: a shard cannot decide that, because another shard may have the key.
         """
+        filtered = self._kept_filter(where)
+        if filtered is None:
+            with self._lock:
+                evaluating = self._evaluating.setdefault(where, Lock())
+            # One thread evaluates it. The others wait, and one of them evaluates it if the first was cancelled.
+            while not evaluating.acquire(timeout=_SECONDS_BETWEEN_LOOKS):
+                stop_if_cancelled()
+            try:
+                filtered = self._kept_filter(where)
+                if filtered is None:
+                    filtered = Filtered(self, Filter.parse(where))
+                    self._keep_filter(where, filtered)
+            finally:
+                evaluating.release()
+        if strict:
+            check_keys(filtered.condition, filtered.keys)
+        return filtered
+
+    def _kept_filter(self, where: str) -> Filtered | None:
         with self._lock:
             filtered = self._filters.get(where)
             if filtered is not None:
                 self._filters.move_to_end(where)
-        if filtered is None:
-            filtered = Filtered(self, Filter.parse(where))
-            with self._lock:
-                self._filters[where] = filtered
-                while len(self._filters) > 1 and (
-                    len(self._filters) > _FILTERS_KEPT
-                    or sum(kept.allowed.nbytes for kept in self._filters.values()) > _FILTER_BYTES_KEPT
-                ):
-                    self._filters.popitem(last=False)
-        if strict:
-            check_keys(filtered.condition, filtered.keys)
-        return filtered
+            return filtered
+
+    def _keep_filter(self, where: str, filtered: Filtered) -> None:
+        with self._lock:
+            self._filters[where] = filtered
+            while len(self._filters) > 1 and (
+                len(self._filters) > _FILTERS_KEPT
+                or sum(kept.allowed.nbytes for kept in self._filters.values()) > _FILTER_BYTES_KEPT
+            ):
+                self._filters.popitem(last=False)
 
 
 class Filtered:
