@@ -66,7 +66,7 @@ def test_every_hit_is_there_once_and_there_are_k_if_k_were_gathered(index: Index
         assert [h.score for h in ranking] == sorted((h.score for h in ranking), reverse=True)
 
 
-@pytest.mark.parametrize("query", ["", "   ", "\n\t"])
+@pytest.mark.parametrize("query", ["", "   ", "\n\t", "\u200b", "\x07 \u00a0"])
 def test_an_empty_query_is_an_error(index: Index, query: str) -> None:
     with pytest.raises(UsageError, match="the query is empty"):
         index.search(query)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from . import explain as explaining
 from . import search as searching
-from .corpus import OnBad
+from .corpus import OnBad, is_blank
 from .encoders import Encoder, load_encoder
 from .errors import EncoderMismatchError, SecateursError, UsageError, require
 from .frequencies import Frequencies
@@ -273,12 +273,12 @@ class AnyIndex(ABC):
         return encoded
 
     def _encode_text(self, query: str) -> EncodedText:
-        if not query.strip():
-            raise UsageError("the query is empty: give at least one word")
         try:
             query.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
+        if is_blank(query):
+            raise UsageError("the query is empty: give at least one word")
         return self.encoder.encode_query(query)
 
     def token_text(self, token_id: int) -> str:

@@ -36,7 +36,7 @@ def serve_indexes(
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Largest request.")] = 4 << 20,
     max_k: Annotated[int, typer.Option(metavar="N", help="Most hits.")] = 1000,
     max_p: Annotated[
-        int, typer.Option(metavar="N", help="Largest p, and most embeddings of a query that brings its own.")
+        int, typer.Option(metavar="N", help="Largest p, and most embeddings of a query sent as embeddings.")
     ] = 512,
     max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
     max_gather_work: Annotated[
