@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from secateurs import Document, EncodedText, Index, SecateursError
-from secateurs.corpus import BadDocumentError, count_documents, is_blank, read_corpus, to_document
+from secateurs.corpus import BadDocumentError, count_documents, read_corpus, to_document
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import MissingExtraError, UsageError
+from secateurs.records import is_blank
 
 
 def write(path: Path, content: str | bytes) -> Path:

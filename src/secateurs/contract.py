@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from . import explain as explaining
 from . import search as searching
-from .corpus import OnBad, is_blank
+from .corpus import OnBad
 from .encoders import Encoder, load_encoder
 from .errors import EncoderMismatchError, SecateursError, UsageError, require
 from .frequencies import Frequencies
@@ -34,6 +34,7 @@ from .records import (
     Order,
     Ranking,
     SearchSettings,
+    is_blank,
 )
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]

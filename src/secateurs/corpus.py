@@ -19,7 +19,6 @@ import json
 import math
 import re
 import sys
-import unicodedata
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .errors import SecateursError, UsageError, require
-from .records import Document, EncodedText
+from .records import Document, EncodedText, is_blank
 
 DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
 TEXT_FIELDS = ("text", "contents", "body", "passage")
@@ -36,7 +35,6 @@ JSON_LINES = (".jsonl", ".ndjson", ".json")
 IR_DATASETS = "ir_datasets:"
 _ALWAYS_TEXT = {*DOCNO_FIELDS, *TEXT_FIELDS, "title"}
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_BLANK = {"Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"}  # not Cn: a newer Unicode may assign a visible character there
 _LONGEST_NUMBER = 300  # digits; Python refuses to read much longer whole numbers
 _DEEPEST = 100  # levels of metadata, so that reading them recursively does not run out of stack
 BROKEN_FILE = (OSError, EOFError, zlib.error)
@@ -94,14 +92,6 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
     if packed.count("{") + packed.count("[") > _DEEPEST and _depth(document.metadata) > _DEEPEST:
         raise BadDocumentError(f"metadata of {document.docno!r} is nested more than {_DEEPEST} deep")
     return document
-
-
-def is_blank(text: str) -> bool:
-    """Whether a text has nothing to encode: only white space, control characters and characters without width.
-
-    These are the Unicode categories Z* (separators), Cc, Cf, Co and Cs, which the built-in encoder's tokenizer removes.
-    """
-    return all(unicodedata.category(character) in _BLANK for character in text)
 
 
 def _first(names: Iterable[str], fields: Collection[str]) -> str | None:

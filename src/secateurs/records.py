@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -90,6 +91,17 @@ class Document:
     text: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     encoded: EncodedText | None = None
+
+
+_BLANK = {"Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Cs"}  # not Cn: a newer Unicode may assign a visible character there
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to encode: only white space, control characters and characters without width.
+
+    These are the Unicode categories Z* (separators), Cc, Cf, Co and Cs, which the built-in encoder's tokenizer removes.
+    """
+    return all(unicodedata.category(character) in _BLANK for character in text)
 
 
 Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important first
