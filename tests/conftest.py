@@ -107,14 +107,21 @@ SLOW = {
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests, and keep the tests of a file, and all tests that use the Ray cluster, on one worker.
 
-    Tests that use the cluster come last, so that it is started once.
+    Workers take the groups that take longest first, so that they end at about the same time. Without workers, the tests
+    that use the cluster come last, so that it is started once.
     """
     for item in items:
         uses_ray = "ray_cluster" in getattr(item, "fixturenames", ())
         if item.path.stem in SLOW or item.get_closest_marker("slow"):
             item.add_marker("slow")
         item.add_marker(pytest.mark.xdist_group("ray" if uses_ray else item.path.stem))
-    items.sort(key=lambda item: "ray_cluster" in getattr(item, "fixturenames", ()))
+    with_workers = "PYTEST_XDIST_WORKER" in os.environ
+
+    def place(item: pytest.Item) -> tuple[bool, bool]:
+        uses_ray = "ray_cluster" in getattr(item, "fixturenames", ())
+        return uses_ray != with_workers, with_workers and item.path.stem not in SLOW
+
+    items.sort(key=place)
 
 
 _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}

@@ -187,18 +187,22 @@ def test_no_queries_give_no_results_with_all_columns(index: Index) -> None:
     assert found.dtypes[["score", "rank"]].astype(str).tolist() == ["float64", "int64"]
 
 
-def test_a_query_that_finds_nothing_is_left_out_and_the_others_stay(tmp_path: Path) -> None:
+def test_queries_that_find_nothing_have_no_rows_and_a_query_without_embeddings_is_an_error(tmp_path: Path) -> None:
     index = Index.build(tmp_path / "empty.sec", [], encoder=None)
     full = Index.build(tmp_path / "full.sec", random_documents(8), encoder=None)
-    encoded = [random_text(np.random.default_rng(0), tokens) for tokens in (3, 0, 2)]
+    encoded = [random_text(np.random.default_rng(0), tokens) for tokens in (3, 1, 0)]
     frame = pd.DataFrame({"qid": ["1", "2", "3"]}).assign(
         query_embs=[query.embeddings for query in encoded],
         query_toks=[query.token_ids for query in encoded],
         query_kinds=[query.token_kinds for query in encoded],
     )
-    for searched, found in ((index, set()), (full, {"1", "3"})):
+    for searched, found in ((index, set()), (full, {"1", "2"})):
         pipeline = Prune(searched, p=1) >> Candidates(searched, gather="cells") >> Scorer(searched)
-        assert set(pipeline(frame)["qid"]) == set(searched.retriever(gather="cells")(frame)["qid"]) == found
+        retriever = searched.retriever(gather="cells")
+        assert set(pipeline(frame[:2])["qid"]) == set(retriever(frame[:2])["qid"]) == found
+        for stage in (pipeline, retriever):
+            with pytest.raises(UsageError, match="the query is empty"):
+                stage(frame)
 
 
 def test_columns_of_a_query_stay_with_its_results_and_the_input_is_not_changed(index: Index) -> None:

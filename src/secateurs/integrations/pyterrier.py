@@ -85,7 +85,7 @@ class _SearchStage(_Stage):
         if KEEP not in frame:
             return [(query, self.settings) for query in queries]
         kept = [np.asarray(keep, dtype=np.int64) for keep in frame[KEEP]]
-        return [  # only a query without any embeddings may keep none, and 0 is no p
+        return [  # if nothing is kept, the order raises; p itself cannot be 0
             (query, {**self.settings, "p": len(keep) or 1, "order": _fixed_order(keep)})
             for query, keep in zip(queries, kept, strict=True)
         ]
