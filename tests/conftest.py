@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import pickle
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +20,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from secateurs import Document, EncodedText, Index
 from secateurs.demo import standard_library
+from secateurs.encoders import protocol
 from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.storage.files import write_atomically
 from secateurs.storage.new_index import make_index
 from secateurs.storage.recipe import Recipe
 
@@ -46,9 +51,21 @@ def passages() -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="session")
-def encoded_passages(encoder: OnnxEncoder, passages: list[dict[str, str]]) -> list[Document]:
-    """The same passages with their float32 embeddings."""
-    encoded = encoder.encode_documents(passage["text"] for passage in passages)
+def encoded_passages(
+    encoder: OnnxEncoder, passages: list[dict[str, str]], request: pytest.FixtureRequest
+) -> list[Document]:
+    """The same passages with their float32 embeddings, which pytest's cache keeps for the next run.
+
+    They are encoded again when a passage, the model, or any file of encoders/ has changed.
+    """
+    digest = hashlib.sha256(json.dumps([encoder.spec["fingerprint"], passages]).encode())
+    for path in sorted(Path(protocol.__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    cached = request.config.cache.mkdir("encoded-passages") / f"{digest.hexdigest()}.pickle"  # type: ignore[union-attr]
+    if not cached.exists():
+        encoded = list(encoder.encode_documents(passage["text"] for passage in passages))
+        write_atomically(cached, pickle.dumps([(e.embeddings, e.token_ids, e.token_kinds, e.cut) for e in encoded]))
+    encoded = [EncodedText(*parts) for parts in pickle.loads(cached.read_bytes())]
     return [Document(p["docno"], p["text"], {"kind": p["kind"]}, e) for p, e in zip(passages, encoded, strict=True)]
 
 
@@ -104,6 +121,7 @@ SLOW = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the slow tests, and keep the tests of a file, and all tests that use the Ray cluster, on one worker.
 
