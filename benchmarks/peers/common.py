@@ -128,8 +128,8 @@ def build(peer: Any, data: Path, index: Path, options: dict[str, Any]) -> dict[s
 def search(
     peer: Any, data: Path, index: Path, settings: list[dict[str, Any]], k: int, rounds: int, first: int
 ) -> dict[str, Any]:
-    """Every query singly with one setting, then all of them with the next: whoever comes back to a query finds the
-    caches full of others. Rounds begin with different settings, so that a slow minute slows them all."""
+    """Every query singly with one setting, then all of them with the next: when a query comes
+    again, the caches hold other queries. Rounds begin with different settings, so that a slow minute slows them all."""
     numbers = document_numbers(data)
     with PeakMemory() as memory:
         one_thread()

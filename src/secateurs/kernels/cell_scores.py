@@ -30,7 +30,7 @@ def add_points(
     found: NDArray[np.int64],
     count: int,
 ) -> int:
-    """Points of the documents of one segment for some query embeddings, of which `first` came before.
+    """Points of one segment's documents for a batch of query embeddings; `first` embeddings came in batches before.
 
     cells, products are (query embeddings, nprobe or nprobe + 1), best first. Documents that no earlier embedding listed
     go to found[count:]; gives the new count.

@@ -183,17 +183,17 @@ def multiply_add(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
             builder.ashr(builder.shl(signed, byte), byte),
         )
         odd = builder.lshr(unsigned, byte), builder.ashr(signed, byte)
-        for one, other in (even, odd):
-            lanes = builder.add(lanes, _add_pairs(builder, one, other))
+        for unsigned_halves, signed_halves in (even, odd):
+            lanes = builder.add(lanes, _add_pairs(builder, unsigned_halves, signed_halves))
         return lanes
 
     return _lanes(_lanes, _lanes, _lanes), generate
 
 
-def _add_pairs(builder: Any, one: Any, other: Any) -> Any:
+def _add_pairs(builder: Any, unsigned: Any, signed: Any) -> Any:
     """Products of int16, neighbours added: LLVM emits x86's instruction for it (pmaddwd)."""
     wide = ir.VectorType(_I32, 2 * LANES)
-    products = builder.mul(builder.sext(one, wide), builder.sext(other, wide))
+    products = builder.mul(builder.sext(unsigned, wide), builder.sext(signed, wide))
     nothing = ir.Constant(wide, ir.Undefined)
     parts = [
         builder.shuffle_vector(products, nothing, ir.Constant(_VECTOR, list(range(first, 2 * LANES, 2))))
