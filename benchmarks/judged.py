@@ -57,7 +57,8 @@ def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Inde
     path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
     if path.exists():
         return Index(path)
-    documents = islice(read_corpus(folder / "corpus.jsonl.gz"), most_documents)
+    # Cranfield has a document without text, which cannot be indexed: it is named and left out.
+    documents = islice(read_corpus(folder / "corpus.jsonl.gz", on_bad=Console(stderr=True).print), most_documents)
     return Index.build(path, documents, store="float16", gather=())
 
 

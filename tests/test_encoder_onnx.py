@@ -14,9 +14,9 @@ from secateurs import SecateursError, TokenKind, load_encoder
 from secateurs.encoders import Encoder, onnx
 from secateurs.encoders.onnx import OnnxEncoder, OnnxSettings, _wheel_folder
 
-CLS, MARKER, SEP, MASK, W, PUNCT = (
+CLS, SUMMARY, SEP, MASK, W, PUNCT = (
     TokenKind.CLS,
-    TokenKind.MARKER,
+    TokenKind.SUMMARY,  # the built-in model's marker
     TokenKind.SEP,
     TokenKind.MASK,
     TokenKind.WORD,
@@ -31,14 +31,14 @@ def tokens(encoder: OnnxEncoder, ids: np.ndarray) -> list[str]:
 def test_a_query_is_framed_and_padded_with_masks(encoder: OnnxEncoder) -> None:
     query = encoder.encode_query("Do goldfish grow?")
     assert tokens(encoder, query.token_ids[:8]) == ["[CLS]", "[unused0]", "do", "gold", "##fish", "grow", "?", "[SEP]"]
-    assert query.token_kinds.tolist() == [CLS, MARKER, W, W, W, W, PUNCT, SEP] + [MASK] * 24
+    assert query.token_kinds.tolist() == [CLS, SUMMARY, W, W, W, W, PUNCT, SEP] + [MASK] * 24
     assert query.embeddings.shape == (32, encoder.dim)
 
 
 def test_a_document_is_framed_and_loses_its_punctuation(encoder: OnnxEncoder) -> None:
     document = encoder.encode_document("Goldfish, they grow!")
     assert tokens(encoder, document.token_ids) == ["[CLS]", "[unused1]", "gold", "##fish", "they", "grow", "[SEP]"]
-    assert document.token_kinds.tolist() == [CLS, MARKER, W, W, W, W, SEP]
+    assert document.token_kinds.tolist() == [CLS, SUMMARY, W, W, W, W, SEP]
 
 
 def test_spans_say_where_each_stored_token_stands_in_characters(encoder: OnnxEncoder) -> None:
@@ -101,7 +101,7 @@ def test_special_tokens_in_a_text_are_just_text(encoder: OnnxEncoder) -> None:
 
 def test_empty_texts_have_their_frame_only(encoder: OnnxEncoder) -> None:
     assert len(encoder.encode_query("")) == 32
-    assert encoder.encode_document("").token_kinds.tolist() == [CLS, MARKER, SEP]
+    assert encoder.encode_document("").token_kinds.tolist() == [CLS, SUMMARY, SEP]
 
 
 def test_a_documents_embeddings_do_not_depend_on_its_neighbours(encoder: OnnxEncoder) -> None:

@@ -184,11 +184,11 @@ def approximate_scores(index: Index, embeddings: np.ndarray, nprobe: int) -> dic
 def test_cells_give_the_documents_with_the_best_approximate_scores(
     large: Index, seed: int, kept: int, nprobe: int, wanted: int
 ) -> None:
-    query = random_text(np.random.default_rng(seed), kept).embeddings
-    expected = approximate_scores(large, query, nprobe)
+    query = random_text(np.random.default_rng(seed), kept)
+    expected = approximate_scores(large, query.embeddings, nprobe)
     plan = SearchPlan(1, None, "icf", "cells", 1, nprobe, wanted)
     for _ in range(2):  # the second time on sums that the first has to have cleared
-        documents, seen = gatherer(large.snapshot, "cells").gather(query, plan)
+        documents, seen = gatherer(large.snapshot, "cells").gather(query, np.arange(kept), plan)
         assert seen == len(expected)
         assert len(documents) == len(set(documents.tolist())) == min(wanted, seen)
         got = [expected[document] for document in documents.tolist()]

@@ -91,7 +91,7 @@ def test_an_order_function_with_a_wrong_signature_or_result_says_what_is_expecte
 
 
 def test_an_unknown_order_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="icf, idf, first, random"):
+    with pytest.raises(UsageError, match="icf, idf, rarity, first, random"):
         order_positions("tfidf", GOLDFISH, COUNTS)
 
 
@@ -111,5 +111,42 @@ def test_specials_come_last_whatever_the_frequencies(
 ) -> None:
     q = query([i for i, _ in text], [kind for _, kind in text])
     group = {W: 0, PUNCT: 1, TokenKind.CLS: 2, TokenKind.MARKER: 3, TokenKind.SEP: 3, TokenKind.MASK: 4}
+    group[TokenKind.SUMMARY] = 3
     groups = [group[TokenKind(q.token_kinds[i])] for i in order_positions(order, q, Frequencies.from_counts(frequency))]
     assert groups == sorted(groups)
+
+
+def test_rarity_puts_words_that_are_common_in_general_text_behind() -> None:
+    """In the collection, 1 ("how") is rarer than 2 ("archive"); in general text it is the other way round."""
+    frequencies = Frequencies.from_counts({1: 3, 2: 40})
+    general = Frequencies.from_counts({1: 90_000, 2: 60})
+    q = query([1, 2], [W, W])
+    assert order_positions("icf", q, frequencies.with_background(general)).tolist() == [0, 1]
+    assert order_positions("rarity", q, frequencies.with_background(general)).tolist() == [1, 0]
+
+
+def test_rarity_is_between_the_two_frequencies() -> None:
+    """0.25 log(1 + collection) + 0.75 log(1 + background), by hand: 1 has 3.15, 2 has 2.88, 3 has 3.45."""
+    frequencies = Frequencies.from_counts({1: 2, 2: 100, 3: 9})
+    general = Frequencies.from_counts({1: 45, 2: 9, 3: 45})
+    q = query([1, 2, 3], [W, W, W])
+    assert order_positions("rarity", q, frequencies.with_background(general)).tolist() == [1, 0, 2]
+
+
+def test_rarity_puts_the_summary_first_and_other_specials_last() -> None:
+    q = query([7, 8, 1, 2, 9, 9], [TokenKind.CLS, TokenKind.SUMMARY, W, W, TokenKind.SEP, TokenKind.MASK])
+    frequencies = Frequencies.from_counts({1: 5, 2: 3, 7: 1, 8: 1, 9: 1})
+    assert order_positions("rarity", q, frequencies).tolist() == [1, 3, 2, 0, 4, 5]
+    assert order_positions("icf", q, frequencies).tolist() == [3, 2, 0, 1, 4, 5]
+
+
+def test_rarity_puts_words_that_no_document_has_behind_those_that_documents_have() -> None:
+    frequencies = Frequencies.from_counts({1: 500}).with_background(Frequencies.from_counts({1: 9_000, 2: 1}))
+    assert order_positions("rarity", query([2, 1], [W, W]), frequencies).tolist() == [1, 0]
+
+
+@given(tokens.filter(lambda text: all(kind != TokenKind.SUMMARY for _, kind in text)), counts)
+def test_rarity_without_background_and_summary_is_icf(text: list[tuple[int, int]], frequency: dict[int, int]) -> None:
+    q = query([i for i, _ in text], [kind for _, kind in text])
+    frequencies = Frequencies.from_counts(frequency)
+    assert np.array_equal(order_positions("rarity", q, frequencies), order_positions("icf", q, frequencies))

@@ -75,8 +75,8 @@ def queries(data: Path, loaded: Any) -> list[Query]:
     for a, b in pairwise(np.load(data / "query_offsets.npy")):
         encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b])
         planned = make_plan(SearchSettings(gather=GATHER), encoded, loaded.gatherers, len(loaded))
-        kept = encoded.embeddings[prune(encoded, loaded.frequencies, planned.p)]
-        found, _ = gatherer(loaded.snapshot, planned.gather).gather(kept, planned)
+        kept = prune(encoded, loaded.frequencies, planned.p)
+        found, _ = gatherer(loaded.snapshot, planned.gather).gather(encoded, kept, planned)
         made.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
     return made
 

@@ -65,11 +65,9 @@ class Standing:
 class Explained(Searched, Protocol):
     """What a search runs over, with what `explain` needs."""
 
-    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence: ...
+    def evidence(self, decision: Decision, docno: str) -> Evidence: ...
 
-    def standings(
-        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
-    ) -> Sequence[Standing]:
+    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> Sequence[Standing]:
         """One for an index, or one for each shard."""
 
 
@@ -83,8 +81,8 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     encoded = index.encode_query(query)
     searched = index.searched()
     decision = decide(searched, encoded, settings)
-    evidence = searched.evidence(encoded, decision, docno)
-    standings = searched.standings(encoded, decision, settings, evidence.score, docno)
+    evidence = searched.evidence(decision, docno)
+    standings = searched.standings(decision, settings, evidence.score, docno)
     frequency = decision.matching.frequencies.collection_frequency(encoded.token_ids)
     kept = set(decision.kept.tolist())
     tokens = []
@@ -115,8 +113,9 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     )
 
 
-def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, docno: str) -> Evidence:
+def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidence:
     """The score, and for each query embedding its best match and whether it alone gathers the document."""
+    query = decision.query
     number = snapshot.number(docno)
     segment, number_in_segment = snapshot.place(number)
     query_for_rows = snapshot.store.prepare(query.embeddings)
@@ -128,10 +127,10 @@ def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, do
     gathers = np.zeros(len(query), dtype=bool)
     for position in decision.kept.tolist():
         stop_if_cancelled()
-        alone, _ = gather_with.gather(query.embeddings[[position]], every_candidate, decision.matching.allowed)
+        alone, _ = gather_with.gather(query, np.array([position]), every_candidate, decision.matching.allowed)
         gathers[position] = number in alone
     return Evidence(
-        score=float(segment.score(query_for_rows, np.array([number_in_segment]))[0]),
+        score=float(score(snapshot, query, np.array([number]))[0]),
         gathers=gathers,
         similarity=similarities.max(axis=0) if len(similarities) else np.full(len(query), -np.inf),
         match_position=matches,
@@ -139,10 +138,10 @@ def find_evidence(snapshot: Snapshot, query: EncodedText, decision: Decision, do
     )
 
 
-def find_standing(snapshot: Snapshot, query: EncodedText, decision: Decision, own_score: float, docno: str) -> Standing:
+def find_standing(snapshot: Snapshot, decision: Decision, own_score: float, docno: str) -> Standing:
     """Gather and score as `search.find` does, without cutting at k, and count the documents that rank before it."""
-    documents, _, _ = gather(snapshot, query, decision)
-    scores = score(snapshot, query, documents)
+    documents, _, _ = gather(snapshot, decision)
+    scores = score(snapshot, decision.query, documents)
     better = int((scores > own_score).sum())
     equal = snapshot.docnos(documents[scores == own_score])
     number = snapshot.find(docno)

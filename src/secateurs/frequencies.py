@@ -1,13 +1,16 @@
-"""How often each token occurs among the stored document embeddings.
+"""How often each token occurs among the stored document embeddings, and how often in general text.
 
 Counts cover what the index holds: after the document limit, after the punctuation skip. Token ids may be any int32,
 so the counts are kept sparse and nothing here knows a vocabulary.
+
+A background is a second table for the same vocabulary, counted in text of the same language: it tells words that are
+rare in the language from words that are only rare in this collection. See background.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +25,7 @@ class Frequencies:
     token_ids: NDArray[np.int32]  # (types,) ascending
     collection: NDArray[np.int64]  # (types,) embeddings with that token
     document: NDArray[np.int64]  # (types,) documents with at least one
+    background: Frequencies | None = None  # of general text; it stays as it is when collections are added up
 
     @classmethod
     def of(cls, token_ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Frequencies:
@@ -59,6 +63,7 @@ class Frequencies:
             ids,
             self.collection_frequency(ids) + other.collection_frequency(ids),
             self.document_frequency(ids) + other.document_frequency(ids),
+            self.background or other.background,
         )
 
     def __sub__(self, other: Frequencies) -> Frequencies:
@@ -66,7 +71,10 @@ class Frequencies:
         collection = self.collection - other.collection_frequency(self.token_ids)
         document = self.document - other.document_frequency(self.token_ids)
         left = collection > 0
-        return Frequencies(self.token_ids[left], collection[left], document[left])
+        return Frequencies(self.token_ids[left], collection[left], document[left], self.background)
+
+    def with_background(self, background: Frequencies | None) -> Frequencies:
+        return replace(self, background=background)
 
     def collection_frequency(self, token_ids: ArrayLike) -> NDArray[np.int64]:
         """Per token: how many stored embeddings carry it; 0 for a token the collection does not have."""

@@ -6,6 +6,11 @@ SEP in documents and so give them a frequency:
 
     wordpieces  <  unseen wordpieces  <  punctuation  <  CLS  <  markers and SEP  <  MASK
 
+`rarity` differs in two ways. Words are ordered by two frequencies, that in the collection and that in general text (the
+background): words of asking, such as "how", are rare in many collections and say nothing about what is asked. And a
+summary, the one special token that stands for the whole text if the encoder has one, comes first. Without a background
+and a summary, `rarity` is `icf`.
+
 What the paper leaves open, and what we chose (docs/importance.md has the measurements):
 - A wordpiece that no document has comes after the wordpieces that documents have. Its frequency, 0, would put it first.
 - Punctuation comes after all words. Documents do not store it, so its frequency, 0, would put it first.
@@ -30,6 +35,8 @@ _RANK_OF_KIND[TokenKind.CLS] = 2
 _RANK_OF_KIND[TokenKind.MARKER] = 3
 _RANK_OF_KIND[TokenKind.SEP] = 3
 _RANK_OF_KIND[TokenKind.MASK] = 4
+_RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`, it is a special like any other
+_BACKGROUND_SHARE = 0.75  # of the background's frequency in `rarity`; docs/importance.md has how it was chosen
 
 
 def first(query: EncodedText, frequencies: Frequencies) -> Positions:
@@ -39,12 +46,31 @@ def first(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 def icf(query: EncodedText, frequencies: Frequencies) -> Positions:
     """Rarest token first, by collection frequency."""
-    return _rarest_first(query, frequencies.collection_frequency(query.token_ids))
+    frequency = frequencies.collection_frequency(query.token_ids)
+    return _rarest_first(query, frequency, frequency == 0)
 
 
 def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
     """Rarest token first, by document frequency."""
-    return _rarest_first(query, frequencies.document_frequency(query.token_ids))
+    frequency = frequencies.document_frequency(query.token_ids)
+    return _rarest_first(query, frequency, frequency == 0)
+
+
+def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
+    """The summary, if there is one; then the rarest word first, by collection and background frequency together."""
+    unseen = frequencies.collection_frequency(query.token_ids) == 0
+    ordered = _rarest_first(query, log_frequency(query, frequencies), unseen)
+    is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
+    return np.concatenate([ordered[is_summary], ordered[~is_summary]])
+
+
+def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """Per position the logarithm of its token's frequency, between that in the collection and in the background."""
+    own = np.log1p(frequencies.collection_frequency(query.token_ids))
+    if frequencies.background is None:
+        return own
+    general = np.log1p(frequencies.background.collection_frequency(query.token_ids))
+    return (1 - _BACKGROUND_SHARE) * own + _BACKGROUND_SHARE * general
 
 
 def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:
@@ -53,17 +79,19 @@ def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Posit
     return np.random.default_rng(entropy).permutation(len(query)).astype(np.int64)
 
 
-def _rarest_first(query: EncodedText, frequency: NDArray[np.int64]) -> Positions:
+def _rarest_first(
+    query: EncodedText, frequency: NDArray[np.int64] | NDArray[np.float64], unseen: NDArray[np.bool_]
+) -> Positions:
     word = query.token_kinds == TokenKind.WORD
     rank = _RANK_OF_KIND[query.token_kinds]
-    unseen = word & (frequency == 0)
+    unseen = word & unseen
     # The frequency of a special token says nothing about the query: specials of one kind are ordered by position.
     frequency = np.where(word, frequency, 0)
     position = np.arange(len(query), dtype=np.int64)
     return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
 
 
-ORDERS: dict[OrderName, OrderFunction] = {"icf": icf, "idf": idf, "first": first, "random": random}
+ORDERS: dict[OrderName, OrderFunction] = {"icf": icf, "idf": idf, "rarity": rarity, "first": first, "random": random}
 
 
 def order_positions(order: Order, query: EncodedText, frequencies: Frequencies) -> Positions:

@@ -107,7 +107,7 @@ class Index(AnyIndex):
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
         snapshot, encoded = self.snapshot, self.encode_query(query)
         decision = searching.decide(OneIndex(snapshot), encoded, SearchSettings.of(settings))
-        documents, _, _ = searching.gather(snapshot, encoded, decision)
+        documents, _, _ = searching.gather(snapshot, decision)
         return snapshot.docnos(documents)
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
@@ -248,10 +248,8 @@ class Index(AnyIndex):
 
 
 class _ExplainedIndex(OneIndex):
-    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence:
-        return find_evidence(self.snapshot, query, decision, docno)
+    def evidence(self, decision: Decision, docno: str) -> Evidence:
+        return find_evidence(self.snapshot, decision, docno)
 
-    def standings(
-        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
-    ) -> list[Standing]:
-        return [find_standing(self.snapshot, query, decision, score, docno)]
+    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> list[Standing]:
+        return [find_standing(self.snapshot, decision, score, docno)]

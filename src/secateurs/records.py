@@ -24,19 +24,22 @@ class TokenKind(IntEnum):
     MARKER = 3  # "this is a query", "this is a document"
     SEP = 4
     MASK = 5  # query expansion
+    SUMMARY = 6  # a special token whose embedding stands for the whole text, in queries and in documents
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedText:
     """A query or a document after the encoder: one row per position.
 
-    `cut` counts the wordpieces that the encoder's length limit left out.
+    `cut` counts the wordpieces that the encoder's length limit left out. `weights` are for queries: what each embedding
+    counts for in the score, and where documents are gathered by a score. Without them each counts 1, as in Eq. 1.
     """
 
     embeddings: NDArray[np.float32]  # (positions, dim)
     token_ids: NDArray[np.int32]  # (positions,)
     token_kinds: NDArray[np.uint8]  # (positions,) of TokenKind
     cut: int = 0
+    weights: NDArray[np.float32] | None = None  # (positions,) not negative; None: 1 for each
 
     def __post_init__(self) -> None:
         # Arrays may come from a user: they are checked here, for every path.
@@ -54,12 +57,25 @@ class EncodedText:
                 )
         if token_kinds.size and token_kinds.max() > max(TokenKind):
             raise UsageError(_KINDS)
+        if self.weights is not None:
+            weights = _as_array("weights", self.weights, np.float32)
+            if weights.shape != (len(embeddings),) or not np.isfinite(weights).all() or (weights < 0).any():
+                raise UsageError(
+                    f"weights must be a finite number of at least 0 for each embedding: {len(embeddings)} embeddings, "
+                    f"shape {weights.shape}"
+                )
+            object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "embeddings", embeddings)
         object.__setattr__(self, "token_ids", token_ids)
         object.__setattr__(self, "token_kinds", token_kinds)
 
     def __len__(self) -> int:
         return len(self.embeddings)
+
+    @property
+    def weighted(self) -> NDArray[np.float32]:
+        """The embeddings, each multiplied by its weight: a product with one of these is a weighted similarity."""
+        return self.embeddings if self.weights is None else self.embeddings * self.weights[:, None]
 
 
 _KINDS = "token_kinds must be values of TokenKind: " + ", ".join(f"{kind.value} {kind.name}" for kind in TokenKind)
@@ -108,7 +124,7 @@ Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important
 OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 
 # The words that settings take, as types, so that editors complete them; and as tuples.
-OrderName = Literal["icf", "idf", "first", "random"]
+OrderName = Literal["icf", "idf", "rarity", "first", "random"]
 GatherName = Literal["cells", "faiss", "exhaustive"]
 GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
 EffortName = Literal["fast", "balanced", "exact"]

@@ -42,6 +42,7 @@ class Matching(NamedTuple):
 class Decision(NamedTuple):
     """Everything that is decided before gathering."""
 
+    query: EncodedText  # in full, with the weights of its embeddings
     plan: SearchPlan
     ordered: Positions  # all positions of the query, most important first
     kept: Positions  # those to gather with
@@ -71,7 +72,7 @@ class Searched(Protocol):
 
     def filter(self, settings: SearchSettings) -> Matching: ...
 
-    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found: ...
+    def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found: ...
 
 
 class Searchable(Protocol):
@@ -91,10 +92,10 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
     watch.lap("encode")
     searched = index.searched()
     decision = decide(searched, encoded, settings, watch)
-    found = searched.find(encoded, decision, settings, watch)
+    found = searched.find(decision, settings, watch)
     return Ranking(
         hits=found.hits,
-        query=encoded,
+        query=decision.query,
         kept=tuple(decision.kept.tolist()),
         plan=found.plan,
         stats=SearchStats(
@@ -129,7 +130,7 @@ def decide(
     ordered = order_positions(plan.order, query, matching.frequencies)
     kept = keep(ordered, plan.p)
     watch.lap("prune")
-    return Decision(plan, ordered, kept, matching)
+    return Decision(query, plan, ordered, kept, matching)
 
 
 class OneIndex:
@@ -152,34 +153,34 @@ class OneIndex:
         of_matching = settings.frequencies == "matching"
         return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
 
-    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        return find(self.snapshot, query, decision, watch)
+    def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
+        return find(self.snapshot, decision, watch)
 
 
-def find(snapshot: Snapshot, query: EncodedText, decision: Decision, watch: Stopwatch) -> Found:
+def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:
     """Gather, score and rank."""
-    documents, gathered, plan = gather(snapshot, query, decision)
+    documents, gathered, plan = gather(snapshot, decision)
     watch.lap("gather")
-    scores = score(snapshot, query, documents, decision.ordered, plan.k)
+    scores = score(snapshot, decision.query, documents, decision.ordered, plan.k)
     watch.lap("score")
     hits = rank(snapshot, documents, scores, plan.k)
     watch.lap("fetch")
     return Found(tuple(hits), gathered, len(documents), plan)
 
 
-def gather(snapshot: Snapshot, query: EncodedText, decision: Decision) -> tuple[NDArray[np.int64], int, SearchPlan]:
+def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], int, SearchPlan]:
     """The documents to score, how many they were chosen from, and the plan as it was done."""
     plan, matching = decision.plan, decision.matching
     if matching.documents == 0:
         return np.empty(0, dtype=np.int64), 0, plan
     if plan.gather == "cells" and plan.nprobe > snapshot.cells:
         plan = replace(plan, nprobe=snapshot.cells)
-    embeddings = query.embeddings[decision.kept]
-    documents, gathered = gatherer(snapshot, plan.gather).gather(embeddings, plan, matching.allowed)
+    query, kept = decision.query, decision.kept
+    documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     if plan.where is not None and len(documents) < min(plan.k, matching.documents):
         # If fewer than k of the matching documents were gathered, score all of them.
         plan = replace(plan, gather="exhaustive")
-        documents, gathered = gatherer(snapshot, plan.gather).gather(embeddings, plan, matching.allowed)
+        documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan
 
 
@@ -190,11 +191,14 @@ def score(
     ordered: Positions | None = None,
     k: int | None = None,
 ) -> NDArray[np.float64]:
-    """Eq. 1 with all query embeddings. With k, only the k best need be right; `ordered` makes that faster."""
+    """Eq. 1 with all query embeddings, each with its weight.
+
+    With k, only the k best need be right; `ordered` makes that faster.
+    """
     if len(documents) == 0:
         return np.empty(0)
     count_score_work(len(documents), len(query))
-    prepared = snapshot.store.prepare(query.embeddings, ordered)
+    prepared = snapshot.store.prepare(query.weighted, ordered)
     at_once = max(_PAIRS_AT_ONCE // max(len(query), 1), 1)
     scores = np.empty(len(documents))
     for first in range(0, len(documents), at_once):
@@ -240,7 +244,7 @@ def compile_kernels(snapshot: Snapshot) -> None:
         documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
         if has_cells:
             plan = make_plan(SearchSettings(k=1, gather="cells"), query, snapshot.gatherers, len(snapshot))
-            documents, _ = gatherer(snapshot, "cells").gather(query.embeddings, plan)
+            documents, _ = gatherer(snapshot, "cells").gather(query, np.zeros(1, dtype=np.int64), plan)
         score(snapshot, query, documents[:1], k=1)
         _compiled.add(key)
 

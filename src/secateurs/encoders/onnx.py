@@ -57,12 +57,15 @@ class OnnxSettings:
     attend_to_masks: bool = False
     skip: str = string.punctuation  # one-character tokens that documents do not store
     projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
+    summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
 
     def __post_init__(self) -> None:
         for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.summary not in (None, "marker", "cls"):
+            raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ class OnnxEncoder:
         """
         if model == DEFAULT_MODEL:
             folder = _wheel_folder()
+            settings = settings or OnnxSettings(summary="marker")
             projection = np.load(PROJECTION) if projection is None else projection
         elif Path(model).is_dir():
             folder = Path(model).resolve()
@@ -225,6 +229,8 @@ class OnnxEncoder:
         token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
         kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
         kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
+        if self.settings.summary is not None:
+            kinds[("cls", "marker").index(self.settings.summary)] = TokenKind.SUMMARY
         return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), max(0, len(pieces) - room))
 
     def _embed(self, positions: _Positions) -> NDArray[np.float32]:

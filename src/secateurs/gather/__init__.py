@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError
-from ..records import GATHERERS, SearchPlan, check_choice
+from ..records import GATHERERS, EncodedText, Positions, SearchPlan, check_choice
 from ..storage.snapshot import Snapshot
 from .cells import CellGatherer
 from .exhaustive import Exhaustive
@@ -17,10 +17,11 @@ from .faiss_ivfpq import FaissGatherer
 
 class Gatherer(Protocol):
     def gather(
-        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+        self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
         """Numbers of the documents to score, each once, all with embeddings; and from how many they were chosen.
 
+        kept      positions of the query to gather with, most important first
         allowed   (documents,): which documents may be gathered; None: all
         """
 

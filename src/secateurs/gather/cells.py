@@ -28,7 +28,7 @@ from ..cancellation import stop_if_cancelled
 from ..kernels.cell_scores import add_points, take_points
 from ..kernels.probing import Centroids
 from ..kernels.simd import round_query
-from ..records import SearchPlan
+from ..records import EncodedText, Positions, SearchPlan
 from ..storage.cell_lists import CellLists
 from ..storage.snapshot import Snapshot
 from ..threads import usable_cores
@@ -59,10 +59,11 @@ class CellGatherer:
         return cls(snapshot.codebook.cells, lists, int(snapshot.firsts[-1]), workspaces)
 
     def gather(
-        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+        self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
-        if len(embeddings) == 0:
+        if len(kept) == 0:
             return np.empty(0, dtype=np.int64), 0
+        embeddings = query.weighted[kept]
         nprobe = min(plan.nprobe, self._centroids.count)
         batches = []
         for first in range(0, len(embeddings), _EMBEDDINGS_AT_ONCE):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import SearchPlan
+from ..records import EncodedText, Positions, SearchPlan
 from ..storage.snapshot import Snapshot
 
 
@@ -21,7 +21,7 @@ class Exhaustive:
         return cls(np.concatenate([np.empty(0, dtype=np.int64), *lengths]))
 
     def gather(
-        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+        self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
         documents = self._documents
         if allowed is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
-from ..records import SearchPlan
+from ..records import EncodedText, Positions, SearchPlan
 from ..storage.snapshot import Snapshot
 
 
@@ -32,12 +32,13 @@ class FaissGatherer:
         return cls([(first, len(segment), segment.faiss) for first, segment in snapshot.embedded])
 
     def gather(
-        self, embeddings: NDArray[np.float32], plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+        self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
         import faiss
 
-        if len(embeddings) == 0:
+        if len(kept) == 0:
             return np.empty(0, dtype=np.int64), 0
+        embeddings = query.embeddings[kept]  # without weights, which do not change what is nearest
         k_prime = int(plan.k_prime)
         near, owners = [], [np.empty((len(embeddings), 0), dtype=np.int64)]
         threads = faiss.omp_get_max_threads()

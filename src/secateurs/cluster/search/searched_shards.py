@@ -12,7 +12,7 @@ from pathlib import Path
 from ...errors import SecateursError
 from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
-from ...records import EncodedText, GatherName, SearchSettings
+from ...records import GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking
@@ -45,14 +45,14 @@ class SearchedShards:
             frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), Frequencies.none())
         return Matching(sum(count for count, _, _ in parts), frequencies)
 
-    def find(self, query: EncodedText, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
+    def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         """The shards' k best, merged by score; equal scores go by docno."""
         plan = decision.plan
         if plan.gather not in self.gatherers:
             raise SecateursError(
                 f'{self._path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
             )
-        arguments = self._shards.for_all(_shard_query(query, decision))
+        arguments = self._shards.for_all(_shard_query(decision))
         rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
         watch.lap("cluster")
         self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
@@ -72,25 +72,23 @@ class SearchedShards:
             shards_missing=len(self._shards) - len(rankings),
         )
 
-    def candidates(self, query: EncodedText, decision: Decision, settings: SearchSettings) -> list[str]:
-        arguments = self._shards.for_all(_shard_query(query, decision))
+    def candidates(self, decision: Decision, settings: SearchSettings) -> list[str]:
+        arguments = self._shards.for_all(_shard_query(decision))
         parts = self._shards.read("candidates", arguments, settings.partial).values()
         return [docno for docnos in parts for docno in docnos]
 
-    def evidence(self, query: EncodedText, decision: Decision, docno: str) -> Evidence:
-        found: Evidence = self._shards.read_one("evidence", docno, _shard_query(query, decision), docno)
+    def evidence(self, decision: Decision, docno: str) -> Evidence:
+        found: Evidence = self._shards.read_one("evidence", docno, _shard_query(decision), docno)
         return found
 
-    def standings(
-        self, query: EncodedText, decision: Decision, settings: SearchSettings, score: float, docno: str
-    ) -> list[Standing]:
-        arguments = self._shards.for_all(_shard_query(query, decision), score, docno)
+    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> list[Standing]:
+        arguments = self._shards.for_all(_shard_query(decision), score, docno)
         return list(self._shards.read("standing", arguments, settings.partial).values())
 
 
-def _shard_query(query: EncodedText, decision: Decision) -> ShardQuery:
+def _shard_query(decision: Decision) -> ShardQuery:
     # The order is decided. A function of the user might not be known in another process.
-    return ShardQuery(query, replace(decision.plan, order="first"), decision.ordered)
+    return ShardQuery(decision.query, replace(decision.plan, order="first"), decision.ordered)
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:

@@ -113,12 +113,12 @@ class Shard:
         snapshot = self._at(commit)
         decision = _decision(snapshot, query)
         watch.lap("filter")
-        found = find(snapshot, query.encoded, decision, watch)
+        found = find(snapshot, decision, watch)
         return ShardRanking(found, watch.laps, snapshot.manifest.commit)
 
     def candidates(self, commit: int, query: ShardQuery) -> list[str]:
         snapshot = self._at(commit)
-        documents, _, _ = gather(snapshot, query.encoded, _decision(snapshot, query))
+        documents, _, _ = gather(snapshot, _decision(snapshot, query))
         return snapshot.docnos(documents)
 
     def score(self, commit: int, query: EncodedText, docnos: Sequence[str]) -> list[float]:
@@ -127,11 +127,11 @@ class Shard:
 
     def evidence(self, commit: int, query: ShardQuery, docno: str) -> Evidence:
         snapshot = self._at(commit)
-        return find_evidence(snapshot, query.encoded, _decision(snapshot, query), docno)
+        return find_evidence(snapshot, _decision(snapshot, query), docno)
 
     def standing(self, commit: int, query: ShardQuery, score: float, docno: str) -> Standing:
         snapshot = self._at(commit)
-        return find_standing(snapshot, query.encoded, _decision(snapshot, query), score, docno)
+        return find_standing(snapshot, _decision(snapshot, query), score, docno)
 
     def documents(self, commit: int, skip: int, most: int) -> tuple[list[Document], int]:
         """Up to `most` documents with their embeddings, after the first `skip`; and the commit they are of."""
@@ -213,4 +213,4 @@ def _decision(snapshot: Snapshot, query: ShardQuery) -> Decision:
         # Not strict: whether a key is known is decided for all shards together.
         filtered = snapshot.filtered(plan.where, strict=False)
         matching = Matching(filtered.count, snapshot.frequencies, filtered.allowed)
-    return Decision(plan, query.ordered, keep(query.ordered, plan.p), matching)
+    return Decision(query.encoded, plan, query.ordered, keep(query.ordered, plan.p), matching)

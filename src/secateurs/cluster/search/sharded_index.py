@@ -95,7 +95,7 @@ class ShardedIndex(AnyIndex):
         search_settings = SearchSettings.of(settings)
         searched, encoded = self.searched(), self.encode_query(query)
         decision = decide(searched, encoded, search_settings)
-        return searched.candidates(encoded, decision, search_settings)
+        return searched.candidates(decision, search_settings)
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         encoded = self.encode_query(query)
