@@ -7,17 +7,18 @@ qrels[.split] (TREC format).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import ir_measures
 from rich.console import Console
 from rich.progress import track
 
-from secateurs import EncodedText, Index
+from secateurs import Document, EncodedText, Index
 from secateurs.corpus import read_corpus
 
 T = TypeVar("T")
@@ -52,6 +53,28 @@ def read_queries(folder: Path, most: int | None = None) -> tuple[dict[str, str],
     return {qid: texts[qid] for qid in qids}, [qrel for qrel in qrels if qrel.query_id in chosen]
 
 
+class StoredEmbeddings:
+    """The encoder of an index, which gives the embeddings that the index has stored instead of computing them again."""
+
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._pending: deque[EncodedText] = deque()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._index.encoder, name)
+
+    def documents(self) -> Iterator[Document]:
+        """Those of the index, without their embeddings, which `encode_documents` gives in the same order."""
+        for document in self._index.documents():
+            assert document.encoded is not None
+            self._pending.append(document.encoded)
+            yield replace(document, encoded=None)
+
+    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
+        for _ in texts:
+            yield self._pending.popleft()
+
+
 def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:
     """The collection's embeddings as float16, encoded once for all indexes that are made of them."""
     path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
@@ -74,7 +97,8 @@ def open_collection(
     encoded = encode(folder, cache, most_documents)
     path = cache / f"{encoded.path.name.removesuffix('.f16.sec')}.{store}.{'.'.join(gather)}.sec"
     if not path.exists():
-        Index.build(path, encoded.documents(), encoder=None, store=store, gather=gather)
+        stored = StoredEmbeddings(encoded)
+        Index.build(path, stored.documents(), encoder=stored, store=store, gather=gather)
     texts, qrels = read_queries(folder, most_queries)
     if most_documents is not None:  # queries about what is left out would measure nothing
         there = {qrel.query_id for qrel in qrels if qrel.relevance > 0 and qrel.doc_id in encoded}

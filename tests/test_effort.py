@@ -1,35 +1,52 @@
 """What effort chooses for settings that are left open."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
-from conftest import random_text
+from numpy.typing import NDArray
 
-from secateurs import EncodedText, SearchSettings
+from secateurs import SearchSettings
 from secateurs.effort import make_plan
 from secateurs.errors import UsageError
-from secateurs.records import TokenKind
 
 EVERYTHING = ("cells", "faiss", "exhaustive")
 
 
-def query_of(words: int) -> EncodedText:
-    text = random_text(np.random.default_rng(0), max(words, 32))
-    kinds = np.where(np.arange(len(text)) < words, TokenKind.WORD, TokenKind.MASK)
-    return EncodedText(text.embeddings, text.token_ids, kinds)
+def query_of(words: int) -> NDArray[np.float64]:
+    """Rarities of so many equally rare words, and of special tokens up to 32 positions."""
+    return np.where(np.arange(max(words, 32)) < words, 1.0, 0.0)
 
 
-def kept(words: int, **settings: object) -> int | None:
-    return make_plan(SearchSettings(**settings), query_of(words), EVERYTHING, 10_000).p  # type: ignore[arg-type]
+def kept(rarities: Sequence[float], **settings: object) -> int | None:
+    return make_plan(SearchSettings(**settings), np.array(rarities), EVERYTHING, 10_000).p  # type: ignore[arg-type]
 
 
-def test_p_follows_the_words_of_the_query() -> None:
-    assert [kept(words) for words in (0, 1, 4, 7, 16)] == [4, 4, 4, 7, 16]
-    assert [kept(words, effort="fast") for words in (0, 6, 10)] == [4, 4, 5]
+def test_p_is_the_fewest_positions_that_hold_four_fifths_of_the_rarity() -> None:
+    assert kept([5, 5, 5, 5, 5]) == 4
+    assert kept([4, 3, 2, 2, 2, 1, 1, 1, 0, 0]) == 5  # 13 of 16 are 81%, 11 would be 69%
+    assert kept([1] * 100) == 80
+    assert kept([1] * 100, effort="fast") == 50
 
 
-def test_a_long_query_keeps_half_of_what_is_beyond_sixteen_words() -> None:
-    assert [kept(words) for words in (17, 18, 30, 216)] == [17, 17, 23, 116]
-    assert [kept(words, effort="fast") for words in (18, 30, 216)] == [8, 12, 58]
+def test_a_special_token_in_front_counts_as_a_position() -> None:
+    assert kept([0, 4, 3, 2, 2, 2, 1, 1, 1]) == 6
+
+
+def test_p_is_at_least_four() -> None:
+    assert [kept(query_of(words)) for words in (0, 1, 4)] == [4, 4, 4]
+    assert kept([9, 1, 1, 1, 1], effort="fast") == 4
+
+
+def test_common_words_probe_fewer_cells() -> None:
+    """With the square of how rare they are, by hand: 32 * (1, 1/4, 1/16); a special token probes all 32."""
+    plan = make_plan(SearchSettings(p=4), np.array([0, 8, 4, 2, 1]), EVERYTHING, 10_000)
+    assert plan.nprobe_each == (32, 32, 8, 2)
+    assert make_plan(SearchSettings(p=4), np.zeros(5), EVERYTHING, 10_000).nprobe_each == (32,) * 4
+
+
+def test_a_given_nprobe_is_the_same_for_all() -> None:
+    assert make_plan(SearchSettings(p=4, nprobe=9), np.array([8, 4, 2, 1]), EVERYTHING, 10_000).nprobe_each is None
 
 
 def test_a_given_setting_is_used_at_any_effort() -> None:
@@ -40,7 +57,7 @@ def test_a_given_setting_is_used_at_any_effort() -> None:
 
 
 def test_p_none_prunes_nothing() -> None:
-    assert kept(8, p=None) is None
+    assert kept([1] * 8, p=None) is None
 
 
 def test_faiss_keeps_the_settings_of_the_paper() -> None:

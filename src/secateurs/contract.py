@@ -67,16 +67,18 @@ class AnyIndex(ABC):
         nprobe: int | None = SearchSettings.nprobe,
         candidates: int | None = SearchSettings.candidates,
         effort: EffortName = SearchSettings.effort,
+        budget_ms: float | None = SearchSettings.budget_ms,
         where: str | None = SearchSettings.where,
         frequencies: FrequenciesName = SearchSettings.frequencies,
         partial: bool = SearchSettings.partial,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
-        `effort` ("fast", "balanced" or "exact") decides what is left open: docs/effort.md. `where` is a filter on the
-        metadata, such as "year >= 2020 and lang = 'en'": docs/living-index.md. `partial` is for shards: a shard that
-        cannot be reached is left out, and `ranking.stats.shards_missing` counts it; without `partial`, it raises
-        ShardsMissingError (docs/cluster.md). One index is searched on one thread.
+        `effort` ("fast", "balanced" or "exact") decides what is left open, or `budget_ms`, the milliseconds that the
+        search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >= 2020 and
+        lang = 'en'": docs/living-index.md. `partial` is for shards: a shard that cannot be reached is left out, and
+        `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
+        index is searched on one thread.
         """
         settings = SearchSettings(
             k=k,
@@ -87,6 +89,7 @@ class AnyIndex(ABC):
             nprobe=nprobe,
             candidates=candidates,
             effort=effort,
+            budget_ms=budget_ms,
             where=where,
             frequencies=frequencies,
             partial=partial,

@@ -3,13 +3,14 @@
 `effort` sets how many query embeddings gather (`p`), how many cells each probes (`nprobe`), and how many documents are
 scored exactly (`candidates`):
 
-    fast       half of what balanced keeps, 4 at least         nprobe 16    candidates  64
-    balanced   all of the query's wordpieces, 4 at least;      nprobe 32    candidates 256
-               of those beyond the 16th, half
+    fast       the positions that hold 50% of the query's rarity, 4 at least      nprobe 16    candidates  64
+    balanced   the positions that hold 80% of the query's rarity, 4 at least      nprobe 32    candidates 256
     exact      every document is scored
 
-- A query with more wordpieces keeps more of them. Of a very long query (a passage) half of the wordpieces beyond the
-  sixteenth are kept: measured, its sixteen rarest wordpieces find too little.
+- The rarity of a word is -log of how often it occurs (importance.py). The positions are taken in the order of
+  importance: a query of a few rare words and many common words keeps few positions, a query of equally rare words most.
+- The rarest kept word probes `nprobe` cells, and a word that is half as rare a quarter of that: common words have the
+  longest lists of documents and tell least. Special tokens probe `nprobe` cells. A given nprobe is the same for all.
 - Beyond 50,000 documents, candidates grow with sqrt(documents / 50,000), and nprobe with the root of that factor.
 - At least 4 k candidates are scored. If the index has no more documents than candidates, all are scored.
 - A setting that is given is used as it is. gather="faiss" keeps the paper's settings at any effort.
@@ -17,6 +18,7 @@ scored exactly (`candidates`):
   which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
   than k matching documents are gathered, all matching documents are scored (search.py).
 - nprobe is at most 1,024, unless it is given.
+- With `budget_ms`, costs.py chooses p, nprobe and candidates instead of the effort.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .errors import UsageError
-from .records import GATHERERS, EncodedText, SearchPlan, SearchSettings, TokenKind
+from .records import GATHERERS, SearchPlan, SearchSettings
 
 _FAISS_NPROBE = 10  # as in the paper
 _FEWEST_KEPT = 4
-_LONG_QUERY = 16  # wordpieces
 _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
@@ -38,25 +42,27 @@ _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
 _MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 
 
-class _Level(NamedTuple):
-    share: float  # of what may be kept of the query's wordpieces
+class Level(NamedTuple):
+    share: float  # of the query's rarity that the kept positions hold
     nprobe: int
     candidates: int
 
 
-_LEVELS = {"fast": _Level(0.5, 16, 64), "balanced": _Level(1.0, 32, 256)}
+BALANCED = Level(0.8, 32, 256)
+_LEVELS = {"fast": Level(0.5, 16, 64), "balanced": BALANCED}
 
 
 def make_plan(
     settings: SearchSettings,
-    query: EncodedText,
+    rarities: NDArray[np.float64],
     gatherers: Collection[str],
     documents: int,
     matching: int | None = None,
     shards: int = 1,
 ) -> SearchPlan:
-    """Settings with nothing left open, for this query and an index of `documents` documents built for `gatherers`.
+    """Settings with nothing left open, for a query and an index of `documents` documents built for `gatherers`.
 
+    rarities   (positions,) of the query's positions, most important first: see importance.rarities
     matching   how many of the documents the filter lets through; None: all
     shards     how many shards hold the documents. `k_prime`, `nprobe` and `candidates` of the plan are those of a shard
     """
@@ -77,12 +83,9 @@ def make_plan(
             gather = "exhaustive"
     p = settings.p
     if p == "auto":
-        words = int((query.token_kinds == TokenKind.WORD).sum())
-        p = None
-        if gather == "cells" and not exact:
-            most = words - max(words - _LONG_QUERY, 0) // 2
-            p = max(round(level.share * most), _FEWEST_KEPT)
+        p = max(enough(rarities, level.share), _FEWEST_KEPT) if gather == "cells" and not exact else None
     assert not isinstance(p, str)  # SearchSettings turns "all" into None
+    nprobe_each = None
     if settings.nprobe is not None:
         nprobe = settings.nprobe
     elif gather == "faiss":
@@ -90,6 +93,7 @@ def make_plan(
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
         nprobe = min(round(level.nprobe * _growth(documents // shards) ** 0.5 * farther), _MOST_NPROBE)
+        nprobe_each = depths(rarities[:p], nprobe) if gather == "cells" else None
     return SearchPlan(
         k=settings.k,
         p=p,
@@ -100,7 +104,24 @@ def make_plan(
         candidates=share(candidates, shards),
         where=settings.where,
         frequencies=settings.frequencies,
+        nprobe_each=nprobe_each,
+        budget_ms=settings.budget_ms if gather == "cells" else None,
     )
+
+
+def enough(rarities: NDArray[np.float64], share: float) -> int:
+    """The fewest positions from the front that hold this share of the query's rarity."""
+    held = np.cumsum(rarities)
+    if len(held) == 0 or held[-1] == 0:
+        return 0
+    return int(np.searchsorted(held, share * held[-1] * (1 - 1e-9))) + 1
+
+
+def depths(rarities: NDArray[np.float64], nprobe: int) -> tuple[int, ...]:
+    """How many cells each kept position probes: all of nprobe for the rarest word, and for what is not a word."""
+    rarest = rarities.max(initial=0.0)
+    relative = np.where(rarities > 0, rarities / max(rarest, 1e-9), 1.0)
+    return tuple(np.maximum(np.rint(nprobe * relative**2), 1).astype(int).tolist())
 
 
 def _growth(documents: int) -> float:

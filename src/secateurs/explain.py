@@ -125,9 +125,11 @@ def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidenc
     every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
     gather_with = gatherer(snapshot, decision.plan.gather)
     gathers = np.zeros(len(query), dtype=bool)
-    for position in decision.kept.tolist():
+    for i, position in enumerate(decision.kept.tolist()):
         stop_if_cancelled()
-        alone, _ = gather_with.gather(query, np.array([position]), every_candidate, decision.matching.allowed)
+        each = every_candidate.nprobe_each
+        as_in_search = replace(every_candidate, nprobe_each=each and each[i : i + 1])
+        alone, _ = gather_with.gather(query, np.array([position]), as_in_search, decision.matching.allowed)
         gathers[position] = number in alone
     return Evidence(
         score=float(score(snapshot, query, np.array([number]))[0]),

@@ -20,6 +20,7 @@ What the paper leaves open, and what we chose (docs/importance.md has the measur
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,11 +67,24 @@ def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
     """Per position the logarithm of its token's frequency, between that in the collection and in the background."""
-    own = np.log1p(frequencies.collection_frequency(query.token_ids))
+    return _mixed(frequencies, lambda table: np.log1p(table.collection_frequency(query.token_ids)))
+
+
+def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """(positions,): how rare each word is, -log of its share of all tokens, between collection and background.
+
+    0 for what is not a word. Effort decides by this how many positions are enough, and how deep each looks.
+    """
+    most = _mixed(frequencies, lambda table: np.log(np.array([table.collection.sum() + 2.0])))
+    is_word = query.token_kinds == TokenKind.WORD
+    return np.where(is_word, np.maximum(most - log_frequency(query, frequencies), 0.0), 0.0)
+
+
+def _mixed(frequencies: Frequencies, look_up: Callable[[Frequencies], NDArray[np.float64]]) -> NDArray[np.float64]:
+    in_collection = look_up(frequencies)
     if frequencies.background is None:
-        return own
-    general = np.log1p(frequencies.background.collection_frequency(query.token_ids))
-    return (1 - _BACKGROUND_SHARE) * own + _BACKGROUND_SHARE * general
+        return in_collection
+    return (1 - _BACKGROUND_SHARE) * in_collection + _BACKGROUND_SHARE * look_up(frequencies.background)
 
 
 def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:

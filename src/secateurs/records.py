@@ -168,12 +168,13 @@ class SearchSettings:
 
     k: int = 10  # hits wanted
     p: int | Literal["auto", "all"] | None = "auto"  # query embeddings to gather with; None, or "all": all of them
-    order: Order = "icf"  # which query embeddings matter most: see importance.py
+    order: Order = "rarity"  # which query embeddings matter most: see importance.py
     gather: GatherSetting = "auto"  # how candidates are found: see gather/
     k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
     nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into
     candidates: int | None = None  # cells: documents that are scored exactly
     effort: EffortName = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
+    budget_ms: float | None = None  # cells: milliseconds that a search may take after encoding, instead of an effort
     where: str | None = None  # which documents may be found: see storage/filters.py
     frequencies: FrequenciesName = "collection"  # whose token frequencies decide the order
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
@@ -193,10 +194,22 @@ class SearchSettings:
         check_choice("gather", self.gather, ("auto", *GATHERERS))
         check_choice("effort", self.effort, EFFORTS)
         check_choice("frequencies", self.frequencies, FREQUENCIES)
+        if self.budget_ms is not None:
+            self._check_budget()
         if self.where is not None and not isinstance(self.where, str):
             raise UsageError(f"where is a text such as \"year >= 2020 and lang = 'en'\", not {self.where!r}")
         if not isinstance(self.partial, bool):
             raise UsageError(f"partial is True or False, not {self.partial!r}")
+
+    def _check_budget(self) -> None:
+        budget = self.budget_ms
+        if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < float("inf"):
+            raise UsageError(f"budget_ms is a number of milliseconds above 0, or None, not {budget!r}")
+        given = [name for name in ("p", "nprobe", "candidates", "effort") if getattr(self, name) != _DEFAULTS[name]]
+        if given:
+            raise UsageError(f"budget_ms chooses p, nprobe and candidates: leave out {' and '.join(given)}")
+        if self.gather not in ("auto", "cells"):
+            raise UsageError(f'budget_ms is for gather="cells", not {self.gather!r}')
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> SearchSettings:
@@ -206,6 +219,9 @@ class SearchSettings:
             if name not in known:
                 raise UsageError(f"there is no search setting {name!r}: there are {', '.join(known)}")
         return cls(**given)
+
+
+_DEFAULTS = {field.name: field.default for field in fields(SearchSettings)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +240,8 @@ class SearchPlan:
     candidates: int
     where: str | None = None
     frequencies: FrequenciesName = "collection"
+    nprobe_each: tuple[int, ...] | None = None  # cells: of each kept embedding, at most `nprobe`; None: it for each
+    budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
 
 
 def check_p(p: object) -> None:

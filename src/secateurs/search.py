@@ -1,6 +1,6 @@
 """The pipeline of every search, over one index or over shards:
 
-encode -> filter -> plan -> order -> prune -> gather -> score -> rank
+encode -> filter -> order -> plan -> prune -> gather -> score -> rank
 
 `search` makes all decisions once, for the whole collection (`decide`), and then gathers, scores and ranks (`find`): in
 one snapshot, or in each shard, whose rankings are merged.
@@ -8,7 +8,7 @@ one snapshot, or in each shard, whose rankings are merged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
@@ -18,16 +18,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cancellation import count_score_work, stop_if_cancelled
+from .costs import Costs, Shape, fit, spend
 from .effort import make_plan
 from .frequencies import Frequencies
 from .gather import gatherer
-from .importance import order_positions
+from .importance import order_positions, rarities
 from .pruning import keep
 from .records import EncodedText, GatherName, Hit, Positions, Ranking, SearchPlan, SearchSettings, SearchStats
 from .storage.documents import StoredDocument
 from .storage.snapshot import Snapshot
 from .threads import in_order
 
+_TIMED_EMBEDDINGS = 32  # of the query that is timed for `costs_of`
 _PAIRS_AT_ONCE = 1 << 21  # documents times query embeddings between two looks whether the search was cancelled
 
 
@@ -71,6 +73,9 @@ class Searched(Protocol):
     def gatherers(self) -> Sequence[GatherName]: ...
 
     def filter(self, settings: SearchSettings) -> Matching: ...
+
+    def costs(self) -> Costs:
+        """Of a search in the index, or in each shard at the same time."""
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found: ...
 
@@ -122,12 +127,15 @@ def search_many(
 def decide(
     searched: Searched, query: EncodedText, settings: SearchSettings, watch: Stopwatch | None = None
 ) -> Decision:
-    """Filter, plan, order and prune."""
+    """Filter, order, plan and prune."""
     watch = watch or Stopwatch()
     matching = searched.filter(settings)
     watch.lap("filter")
-    plan = make_plan(settings, query, searched.gatherers, len(searched), matching.documents, searched.shards)
-    ordered = order_positions(plan.order, query, matching.frequencies)
+    ordered = order_positions(settings.order, query, matching.frequencies)
+    by_rarity = rarities(query, matching.frequencies)[ordered]
+    plan = make_plan(settings, by_rarity, searched.gatherers, len(searched), matching.documents, searched.shards)
+    if plan.budget_ms is not None and matching.documents:
+        plan = spend(plan, by_rarity, len(query), searched.costs())
     kept = keep(ordered, plan.p)
     watch.lap("prune")
     return Decision(query, plan, ordered, kept, matching)
@@ -153,6 +161,9 @@ class OneIndex:
         of_matching = settings.frequencies == "matching"
         return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
 
+    def costs(self) -> Costs:
+        return costs_of(self.snapshot)
+
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         return find(self.snapshot, decision, watch)
 
@@ -174,12 +185,13 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
     if matching.documents == 0:
         return np.empty(0, dtype=np.int64), 0, plan
     if plan.gather == "cells" and plan.nprobe > snapshot.cells:
-        plan = replace(plan, nprobe=snapshot.cells)
+        each = plan.nprobe_each and tuple(min(nprobe, snapshot.cells) for nprobe in plan.nprobe_each)
+        plan = replace(plan, nprobe=snapshot.cells, nprobe_each=each)
     query, kept = decision.query, decision.kept
     documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     if plan.where is not None and len(documents) < min(plan.k, matching.documents):
         # If fewer than k of the matching documents were gathered, score all of them.
-        plan = replace(plan, gather="exhaustive")
+        plan = replace(plan, gather="exhaustive", nprobe_each=None)
         documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan
 
@@ -225,6 +237,35 @@ def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.fl
     return [Hit(docno, -minus, found.text, found.metadata) for minus, docno, found in best]
 
 
+def costs_of(snapshot: Snapshot) -> Costs:
+    """Fitted when a budget is first given, by searching for embeddings of the index itself; a few dozen searches."""
+    segments = [segment for _, segment in snapshot.embedded]
+    listed = sum(len(segment.lists.documents) for segment in segments)
+    embeddings = sum(segment.record.embeddings for segment in segments)
+    documents = sum(len(segment) for segment in segments)
+    shape = Shape(snapshot.cells, listed / max(snapshot.cells, 1), embeddings / max(documents, 1))
+    fitted: Costs = snapshot.keep_for_good("costs", lambda: fit(shape, _TIMED_EMBEDDINGS, _timed_search(snapshot)))
+    return fitted._replace(shape=shape)  # the machine is the same after a commit, the index is not
+
+
+def _timed_search(snapshot: Snapshot) -> Callable[[int, int, int], float]:
+    segment = snapshot.embedded[0][1]
+    numbers = np.linspace(0, segment.record.embeddings - 1, _TIMED_EMBEDDINGS).astype(np.int64)
+    segment.embeddings.check(numbers, numbers + 1)
+    kinds = np.zeros(len(numbers), dtype=np.uint8)
+    query = EncodedText(snapshot.store.decode(segment.rows[numbers]), np.asarray(segment.token_ids[numbers]), kinds)
+    order = np.arange(len(query))
+
+    def milliseconds(kept: int, nprobe: int, candidates: int) -> float:
+        plan = SearchPlan(SearchSettings.k, kept, "first", "cells", SearchSettings.k_prime, nprobe, candidates)
+        matching = Matching(len(snapshot), snapshot.frequencies, snapshot.live)
+        watch = Stopwatch()
+        find(snapshot, Decision(query, plan, order, order[:kept], matching), watch)
+        return sum(watch.laps.values())
+
+    return milliseconds
+
+
 _compiled: set[tuple[str, bool]] = set()  # (store, whether it has cells) whose kernels this process has compiled
 _compiling = Lock()
 
@@ -243,7 +284,7 @@ def compile_kernels(snapshot: Snapshot) -> None:
         first, segment = snapshot.embedded[0]
         documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
         if has_cells:
-            plan = make_plan(SearchSettings(k=1, gather="cells"), query, snapshot.gatherers, len(snapshot))
+            plan = make_plan(SearchSettings(k=1, gather="cells"), np.zeros(1), snapshot.gatherers, len(snapshot))
             documents, _ = gatherer(snapshot, "cells").gather(query, np.zeros(1, dtype=np.int64), plan)
         score(snapshot, query, documents[:1], k=1)
         _compiled.add(key)

@@ -42,7 +42,12 @@ P = Annotated[
 ]
 OrderOption = Annotated[
     OrderName,
-    typer.Option(parser=str, metavar="NAME", help="Which embeddings matter most: icf, idf, first or random."),
+    typer.Option(
+        parser=str,
+        metavar="NAME",
+        help="Which embeddings matter most: rarity (in the collection and in general text), icf (the paper's), idf, "
+        "first or random.",
+    ),
 ]
 GatherOption = Annotated[
     GatherSetting,
@@ -65,6 +70,12 @@ EffortOption = Annotated[
     EffortName,
     typer.Option(
         parser=str, metavar="NAME", help="fast, balanced or exact: chooses the settings above that you do not give."
+    ),
+]
+BudgetMs = Annotated[
+    float | None,
+    typer.Option(
+        metavar="MS", help="cells: milliseconds a search may take after encoding; chooses p, nprobe and candidates."
     ),
 ]
 Where = Annotated[

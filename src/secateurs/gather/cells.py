@@ -1,14 +1,19 @@
 """Gathering by cells: our own first stage, and the default.
 
-A kept query embedding probes the `nprobe` cells whose centroids are nearest to it. A document's approximate score is
-the sum, over the kept embeddings, of the similarity of the best probed cell that lists it; if none lists it, the
-similarity of the nearest cell that was not probed is imputed, which is an upper estimate. The best `candidates` go on
-to exact scoring, the highest approximate score first.
+A kept query embedding probes the cells whose centroids are nearest to it, `nprobe` of them or fewer. A document's
+approximate score is the sum, over the kept embeddings, of the similarity of the best probed cell that lists it; if none
+lists it, the similarity of the nearest cell that was not probed is imputed, which is an upper estimate. The best
+`candidates` go on to exact scoring, the highest approximate score first.
+
+A kept summary (TokenKind.SUMMARY) finds documents by its cells too, but every document that was found gets its exact
+similarity with the document's own summary, if documents have one. It counts up to three times, because the query's
+MASKs prefer much the same documents and gathering does not compare them (docs/importance.md has the measurements).
 
     cell_centroids.npy   (cells, dim) int8, in steps of the int8 store, dim rounded up to a multiple of four
     cell_groups.npy      (cells,) int32: the group of each cell, see kernels/probing.py; from 200,000 cells on
     cell_offsets.npy     (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
     cell_documents.npy   (listed,) int32: numbers of documents, ascending within a cell, each once
+    summaries.npy        (documents, width) uint8: the row of each document's summary; if documents have one
     embedding_cells.npy  (embeddings,) uint32: the cell of each embedding; store residual4 only
 
 The first two belong to the codebook, which all segments share, so that a query is compared with each centroid once;
@@ -20,30 +25,53 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
-from ..kernels.cell_scores import add_points, take_points
+from ..kernels.cell_scores import add_points, add_summary_points, packed_width, take_points
 from ..kernels.probing import Centroids
 from ..kernels.simd import round_query
-from ..records import EncodedText, Positions, SearchPlan
+from ..records import EncodedText, Positions, SearchPlan, TokenKind
 from ..storage.cell_lists import CellLists
 from ..storage.snapshot import Snapshot
 from ..threads import usable_cores
 
 _EVERY_DOCUMENT = np.zeros(0, dtype=bool)
 _EMBEDDINGS_AT_ONCE = 32  # query embeddings between two looks whether the search was cancelled
+_MASKS_PER_SUMMARY = 4  # MASKs for which a summary counts once more
+_MOST_MASKS = 8  # that make a summary count more
+
+
+class _Segment(NamedTuple):
+    first: int  # the number of its first document; segments are numbered one after another
+    documents: int
+    lists: CellLists
+    summaries: NDArray[np.uint8] | None  # (documents, width)
+
+
+class _Batch(NamedTuple):
+    """Query embeddings with their nearest cells, as add_points takes them."""
+
+    first: int  # embeddings in batches before
+    cells: NDArray[np.int32]
+    products: NDArray[np.int32]
+    nprobe: NDArray[np.int64]  # (query embeddings,)
+    unit: NDArray[np.float64]  # (query embeddings,); 0 for a summary, whose points are exact and come later
+
+
+class _Summary(NamedTuple):
+    rounded: NDArray[np.int8]  # (width,), filled up with zeros
+    unit: float
 
 
 class CellGatherer:
-    """Over segments whose documents are numbered one after another: each is (its first number, documents, lists)."""
-
     def __init__(
         self,
         centroids: Centroids,
-        segments: Sequence[tuple[int, int, CellLists]],
+        segments: Sequence[_Segment],
         documents: int,
         workspaces: Workspaces | None = None,
     ) -> None:
@@ -54,52 +82,79 @@ class CellGatherer:
 
     @classmethod
     def over(cls, snapshot: Snapshot) -> CellGatherer:
-        lists = [(first, len(segment), segment.lists) for first, segment in snapshot.embedded]
+        segments = [
+            _Segment(first, len(segment), segment.lists, segment.summaries) for first, segment in snapshot.embedded
+        ]
         workspaces = snapshot.keep_for_good("workspaces", Workspaces)
-        return cls(snapshot.codebook.cells, lists, int(snapshot.firsts[-1]), workspaces)
+        return cls(snapshot.codebook.cells, segments, int(snapshot.firsts[-1]), workspaces)
 
     def gather(
         self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
         if len(kept) == 0:
             return np.empty(0, dtype=np.int64), 0
-        embeddings = query.weighted[kept]
-        nprobe = min(plan.nprobe, self._centroids.count)
-        batches = []
-        for first in range(0, len(embeddings), _EMBEDDINGS_AT_ONCE):
-            stop_if_cancelled()
-            rounded, unit = round_query(embeddings[first : first + _EMBEDDINGS_AT_ONCE])
-            # nprobe cells, and the nearest that is not probed
-            cells, products = self._centroids.nearest(rounded, min(nprobe + 1, self._centroids.count))
-            batches.append((first, cells, products, nprobe, unit))
+        nprobe = np.minimum(plan.nprobe_each or [plan.nprobe] * len(kept), self._centroids.count)
+        batches, summary = self._probe(query, kept, nprobe)
         with self._workspaces.borrow(self._documents) as (sums, found):
             gathered = 0
             for segment in self._segments:
-                gathered += self._add_segment(segment, batches, sums, found[gathered:], allowed)
+                gathered += self._add_segment(segment, batches, summary, sums, found[gathered:], allowed)
             keys = found[:gathered]
             if gathered > plan.candidates:
                 keys = np.partition(keys, gathered - plan.candidates)[gathered - plan.candidates :]
             keys = np.sort(keys)[::-1]  # best first; equal sums by number
         return self._documents - 1 - (keys & 0xFFFFFFFF), gathered
 
+    def _probe(
+        self, query: EncodedText, kept: Positions, nprobe: NDArray[np.int64]
+    ) -> tuple[list[_Batch], _Summary | None]:
+        """The nearest cells of each kept embedding; and the summary, if it is kept and documents have one."""
+        embeddings = query.weighted[kept]
+        has_summaries = all(segment.summaries is not None for segment in self._segments)
+        is_summary = (query.token_kinds[kept] == TokenKind.SUMMARY) & has_summaries
+        batches, summary = [], None
+        for first in range(0, len(kept), _EMBEDDINGS_AT_ONCE):
+            stop_if_cancelled()
+            part = slice(first, first + _EMBEDDINGS_AT_ONCE)
+            rounded, unit = round_query(embeddings[part])
+            # the cells to probe, and the nearest that is not probed
+            wanted = min(int(nprobe[part].max()) + 1, self._centroids.count)
+            cells, products = self._centroids.nearest(rounded, wanted)
+            for i in np.flatnonzero(is_summary[part])[:1].tolist() if summary is None else ():
+                filled = np.zeros(packed_width(rounded.shape[1]), dtype=np.int8)
+                filled[: rounded.shape[1]] = rounded[i]
+                summary = _Summary(filled, float(unit[i]) * times_counted(query))
+            batches.append(_Batch(first, cells, products, nprobe[part], np.where(is_summary[part], 0.0, unit)))
+        return batches, summary
+
     def _add_segment(
         self,
-        segment: tuple[int, int, CellLists],
-        batches: Sequence[tuple[int, NDArray[np.int32], NDArray[np.int32], int, NDArray[np.float64]]],
+        segment: _Segment,
+        batches: Sequence[_Batch],
+        summary: _Summary | None,
         sums: NDArray[np.int32],
         found: NDArray[np.int64],
         allowed: NDArray[np.bool_] | None,
     ) -> int:
         """Keys of the segment's gathered documents, in `found`; gives how many."""
-        first, documents, lists = segment
+        first, documents, lists, summaries = segment
         seen = sums[first : first + documents]
         count = 0
         for batch in batches:
             stop_if_cancelled()
             count = add_points(*batch, lists.offsets, lists.documents, seen, seen.view(np.float32), found, count)
+        if summary is not None and summaries is not None:
+            add_summary_points(found, count, summaries, summary.rounded, summary.unit, seen.view(np.float32))
         allowed_here = _EVERY_DOCUMENT if allowed is None else allowed[first : first + documents]
         kept: int = take_points(found, count, seen, allowed_here, self._documents - 1 - first)
         return kept
+
+
+def times_counted(query: EncodedText) -> float:
+    """How often the summary's similarity counts: for itself, and for the MASKs."""
+    is_mask = query.token_kinds == TokenKind.MASK
+    masks = float(is_mask.sum() if query.weights is None else query.weights[is_mask].sum())
+    return 1 + min(masks, _MOST_MASKS) / _MASKS_PER_SUMMARY
 
 
 class Workspaces:

@@ -155,8 +155,7 @@ class Retriever(_SearchStage):
         """`retriever % k` in one step. It scores as many documents as without the cutoff: nothing else may change."""
         if k >= self._search.k:
             return self
-        nothing = EncodedText(np.empty((0, 1), np.float32), np.empty(0, np.int32), np.empty(0, np.uint8))
-        candidates = make_plan(self._search, nothing, self.index.gatherers, len(self.index)).candidates
+        candidates = make_plan(self._search, np.empty(0), self.index.gatherers, len(self.index)).candidates
         return Retriever(self.index, **{**self.settings, "k": k, "candidates": candidates})
 
 

@@ -11,8 +11,9 @@ any number of threads. In memory are one number per embedding, the centroids, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,13 +54,23 @@ class Clusters(NamedTuple):
 
 
 def cluster(
-    read: Read, token_ids: NDArray[np.int32], cells: int | None = None, threads: int | None = None
+    read: Read,
+    token_ids: NDArray[np.int32],
+    cells: int | None = None,
+    threads: int | None = None,
+    finer: Mapping[int, int] = MappingProxyType({}),
 ) -> Iterator[Clusters]:
-    """All rows in cells, a batch of cells at a time, in the order of the token ids."""
+    """All rows in cells, a batch of cells at a time, in the order of the token ids.
+
+    `finer` has the token ids that get at least so many cells, whatever their share.
+    """
     if cells is None:
         cells = int(CELLS_PER_ROOT * len(token_ids) ** 0.5)
     order, bounds = _by_type(token_ids)
     budgets = _budgets(read, order, bounds, cells)
+    for token_id, least in finer.items():
+        rows = token_ids[order[bounds[:-1]]] == token_id
+        budgets[rows] = np.minimum(np.maximum(budgets[rows], least), -(-np.diff(bounds)[rows] // 4))
     batches = _batches(read, order, bounds, budgets, threads)
     return in_order(_cluster_batch, ((read, *batch) for batch in batches), threads, ahead=2)
 

@@ -98,10 +98,10 @@ def parse_value(name: str, word: str) -> Any:
     if word == "auto" and name not in ("k", "k_prime"):  # which have no value that is left open
         return getattr(SearchSettings, name)
     try:
-        value: Any = int(word)
+        value: Any = float(word) if name == "budget_ms" else int(word)
     except ValueError:
         value = word
-    if name in ("p", "k", "k_prime", "nprobe", "candidates") and isinstance(value, str):
+    if name in ("p", "k", "k_prime", "nprobe", "candidates", "budget_ms") and isinstance(value, str):
         raise UsageError(f"{name} is a number{', all or auto' if name == 'p' else ''}, not {word!r}")
     return value
 

@@ -28,6 +28,7 @@ from .problems import Problem
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
 _MOST_KEYS = 50  # an unknown key is a line in the answer
 _MOST_DIMENSIONS = 4_096
+_LONGEST_BUDGET = 60_000  # milliseconds
 _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float32 products overflow
 
 _MEANINGS = {
@@ -39,6 +40,7 @@ _MEANINGS = {
     "nprobe": "Cells, or partitions of faiss, that a kept query embedding looks into; by effort if left out",
     "candidates": "cells: documents that are scored exactly; by effort if left out",
     "effort": "What p, gather, nprobe and candidates follow where they are left open",
+    "budget_ms": "cells: milliseconds that the search may take after encoding; chooses p, nprobe and candidates",
     "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
     "frequencies": "Whose token frequencies the order goes by: of the collection, or of the documents that match",
     "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
@@ -249,6 +251,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "candidates": up_to(limits.candidates) | None,
         "effort": _one_of(*EFFORTS),
         "frequencies": _one_of(*FREQUENCIES),
+        "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
     }
     return {
         field.name: (kinds[field.name], Field(default=field.default, description=_MEANINGS.get(field.name)))

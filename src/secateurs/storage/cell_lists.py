@@ -6,7 +6,7 @@ array for the cell of each embedding, if it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,9 +35,12 @@ def make_cells(
     token_ids: NDArray[np.int32],
     rows: Any,
     embedding_cells: EmbeddingCells | None,
+    finer: Mapping[int, int],
     on_progress: Callable[[int], None] = lambda embeddings: None,
 ) -> tuple[NDArray[np.int8], float]:
     """Cluster int8 rows; give the centroids, and the mean squared distance to expect of other rows of their kind.
+
+    `finer` has the token ids that get at least so many cells.
 
     A centroid is the mean of its rows and so nearer to them than to others: without the row itself, the mean of n rows
     would be n / (n - 1) times as far from it. Lists go to disk as they come; centroids are kept in memory.
@@ -46,7 +49,7 @@ def make_cells(
     distances, counted = 0.0, 0
     lists = folder / "staged.lists"
     with lists.open("wb") as file:
-        for cells in cluster(lambda numbers: whole_dwords(rows[numbers]), token_ids):
+        for cells in cluster(lambda numbers: whole_dwords(rows[numbers]), token_ids, finer=finer):
             edges = np.concatenate([[0], np.cumsum(cells.sizes)])
             documents = (np.searchsorted(offsets, cells.rows, side="right") - 1).astype(np.int32)
             first_time = np.ones(len(documents), dtype=bool)

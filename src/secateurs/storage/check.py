@@ -61,3 +61,5 @@ def _disagreements(snapshot: Snapshot, record: SegmentRecord, segment: Segment) 
             yield "its cells are not those of the codebook"
         if not np.array_equal(np.unique(listed), np.flatnonzero(np.diff(offsets))):
             yield "a document is in no cell, or a cell has a document that is not there"
+        if segment.summaries is not None and len(segment.summaries) != record.documents:
+            yield "the summaries are not those of its documents"

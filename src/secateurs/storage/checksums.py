@@ -21,6 +21,7 @@ from .file_names import (
     EMBEDDING_CELLS,
     EMBEDDINGS,
     FAISS,
+    SUMMARIES,
     TOKEN_IDS,
     TOKEN_KINDS,
 )
@@ -41,6 +42,7 @@ _CHECKED_WHEN_USED = frozenset(
         CELL_GROUPS,
         CELL_OFFSETS,
         CELL_DOCUMENTS,
+        SUMMARIES,
         FAISS,
     }
 )

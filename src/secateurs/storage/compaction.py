@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels.cell_scores import packed_width
 from ..progress import progress_bar
 from ..records import Document, EncodedText
 from . import cell_lists
@@ -41,6 +42,7 @@ from .segment_files import write_checksums_and_faiss, write_tokens
 from .segment_writer import NewSegment
 from .segments import Segment, rows_of
 from .snapshot import Snapshot
+from .summaries import merge_summaries
 
 _FANOUT = 4  # segments of one size that become one
 _SMALLEST = 4096  # embeddings; smaller segments count as one size
@@ -152,6 +154,7 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
     if recipe.has_cells and total:
         assert codebook.centroids is not None
         cell_lists.merge_cell_lists(folder, list(_renumbered(chosen)), len(codebook.centroids))
+        merge_summaries(folder, [(_summaries(segment, dim), numbers) for segment, numbers in chosen])
     records = [segment.record for segment, _ in chosen]
     weights = [len(rows) / max(total, 1) for _, rows, _ in parts]
     unit = all(record.unit for record in records)
@@ -176,6 +179,12 @@ def _live(snapshot: Snapshot, first: int, segment: Segment) -> NDArray[np.int64]
     if snapshot.live is None:
         return np.arange(len(segment))
     return np.flatnonzero(snapshot.live[first : first + len(segment)])
+
+
+def _summaries(segment: Segment, dim: int) -> NDArray[np.uint8] | None:
+    if segment.record.embeddings == 0:
+        return np.zeros((len(segment), packed_width(dim)), dtype=np.uint8)
+    return segment.summaries
 
 
 def _copy_rows(

@@ -12,6 +12,7 @@ DOCUMENTS = "documents.sqlite"
 EMBEDDING_CELLS = "embedding_cells.npy"
 CELL_OFFSETS = "cell_offsets.npy"
 CELL_DOCUMENTS = "cell_documents.npy"
+SUMMARIES = "summaries.npy"
 FAISS = "faiss.index"
 
 # codebooks/

@@ -21,6 +21,8 @@
         embedding_cells.npy     (embeddings,) uint32, store residual4
         cell_offsets.npy        (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
         cell_documents.npy      (listed,) int32: numbers of documents, ascending within a cell, each once
+        summaries.npy           (documents, width) uint8: the int8 row of each document's summary token plus 128, filled
+                                up with zeros; only beside cells, and only if every document with embeddings has one
         faiss.index             gather="faiss"
       deletions/5e90aa318c2f/   which documents of one segment are gone
         numbers.npy             (deleted,) int32, ascending

@@ -17,6 +17,7 @@ from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, OFFSETS, TOKEN_BLOC
 from .files import new_array, open_array
 from .recipe import Recipe
 from .segments import write_frequencies
+from .summaries import cells_of_summaries, write_summaries
 
 
 def write_tokens(
@@ -34,12 +35,18 @@ def write_cells(
     recipe: Recipe,
     offsets: NDArray[np.int64],
     token_ids: NDArray[np.int32],
+    summaries: NDArray[np.int64] | None,
     int8_rows: NDArray[np.int8],
     codebook: CodebookContent,
     progress: bool | None,
 ) -> tuple[CodebookContent, float]:
-    """Assign rows to the codebook's cells, or to new ones if it has none; give the codebook, and the rows' spread."""
+    """Assign rows to the codebook's cells, or to new ones if it has none; give the codebook, and the rows' spread.
+
+    summaries   (documents,): the row of each document's summary, see summaries.py; None if there are none
+    """
     total, dim = int8_rows.shape
+    if summaries is not None:
+        write_summaries(folder, int8_rows, summaries)
     embedding_cells = None
     if EMBEDDING_CELLS in recipe.codec.arrays(dim):
         embedding_cells = new_array(folder / EMBEDDING_CELLS, np.uint32, (total,))
@@ -51,7 +58,10 @@ def write_cells(
             return codebook, cell_lists.assign_to_cells(
                 folder, offsets, int8_rows, codebook.centroids, embedding_cells, advance
             )
-        centroids, spread = cell_lists.make_cells(folder, offsets, token_ids, int8_rows, embedding_cells, advance)
+        finer = {} if summaries is None else cells_of_summaries(token_ids, summaries)
+        centroids, spread = cell_lists.make_cells(
+            folder, offsets, token_ids, int8_rows, embedding_cells, finer, advance
+        )
         return codebook._replace(centroids=centroids, spread=spread), spread
 
 

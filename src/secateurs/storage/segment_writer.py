@@ -29,6 +29,7 @@ from .recipe import Recipe
 from .rounding import Int8Store, fit_int8, share_clipped, write_rows
 from .sampling import sample_bound, sampled_rows
 from .segment_files import write_cells, write_checksums_and_faiss, write_tokens
+from .summaries import summary_rows
 
 
 class NewSegment(NamedTuple):
@@ -141,7 +142,8 @@ class SegmentWriter:
             clipped = share_clipped(staged, scale)
             codebook = codebook._replace(int8=scale)
         if recipe.has_cells:
-            codebook, spread = write_cells(folder, recipe, offsets, token_ids, int8_rows, codebook, progress)
+            summaries = summary_rows(offsets, token_kinds)
+            codebook, spread = write_cells(folder, recipe, offsets, token_ids, summaries, int8_rows, codebook, progress)
         rows, codebook = codec.write(folder, staged, int8_rows, codebook, progress)
         unit = self._unit if unit is None else unit
         reach = codec.reach(rows, codebook)

@@ -27,6 +27,7 @@ from .file_names import (
     FAISS,
     FREQUENCIES,
     OFFSETS,
+    SUMMARIES,
     TOKEN_BLOCKS,
     TOKEN_IDS,
     TOKEN_KINDS,
@@ -87,6 +88,11 @@ class Segment:
     @cached_property
     def lists(self) -> CellLists:
         return CellLists(self._checked(CELL_OFFSETS), self._checked(CELL_DOCUMENTS))
+
+    @cached_property
+    def summaries(self) -> NDArray[np.uint8] | None:
+        """(documents, width): the packed row of each document's summary token, or None if the documents have none."""
+        return self._checked(SUMMARIES) if SUMMARIES in self.record.files else None
 
     @cached_property
     def faiss(self) -> Any:

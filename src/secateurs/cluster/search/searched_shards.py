@@ -9,6 +9,7 @@ from functools import reduce
 from itertools import islice
 from pathlib import Path
 
+from ...costs import Costs
 from ...errors import SecateursError
 from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
@@ -44,6 +45,9 @@ class SearchedShards:
         if of_matching:
             frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), Frequencies.none())
         return Matching(sum(count for count, _, _ in parts), frequencies)
+
+    def costs(self) -> Costs:
+        return self._shards.costs()
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         """The shards' k best, merged by score; equal scores go by docno."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...costs import Costs
 from ...errors import DamagedIndexError, SecateursError
 from ...explain import Evidence, Standing, find_evidence, find_standing
 from ...frequencies import Frequencies
@@ -27,7 +28,7 @@ from ...index import Index
 from ...pruning import keep
 from ...records import Changes, Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
 from ...refresh import ThrottledRefresh
-from ...search import Decision, Found, Matching, OneIndex, Stopwatch, find, gather
+from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, gather
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
 from ...storage.filters import KnownKeys
@@ -115,6 +116,9 @@ class Shard:
         watch.lap("filter")
         found = find(snapshot, decision, watch)
         return ShardRanking(found, watch.laps, snapshot.manifest.commit)
+
+    def costs(self, commit: int) -> Costs:
+        return costs_of(self._at(commit))
 
     def candidates(self, commit: int, query: ShardQuery) -> list[str]:
         snapshot = self._at(commit)

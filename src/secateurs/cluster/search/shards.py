@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...corpus import OnBad
+from ...costs import Costs
 from ...errors import (
     DuplicateDocumentError,
     EncoderMismatchError,
@@ -27,6 +28,7 @@ from ...errors import (
 )
 from ...frequencies import Frequencies
 from ...records import GATHERERS, GatherName
+from ...threads import usable_cores
 from ..layout import Layout, shard_of
 from .backend import Arguments, Commits, ShardBackend
 from .local_shards import LocalShards
@@ -56,6 +58,8 @@ class Shards:
         self._totals: tuple[int, Frequencies] | None = None  # None when a state has changed since they were added up
         self._stale = set(range(len(self)))  # shards whose state must be fetched
         self._states_lock = Lock()  # of these three
+        self._costs: Costs | None = None
+        self._on_cluster = ray is not None
         self._closed = False
         try:
             self.fetch_stale_states()
@@ -101,6 +105,17 @@ class Shards:
                     reduce(Frequencies.__add__, (state.frequencies for state in known), Frequencies.none()),
                 )
             return self._totals
+
+    def costs(self) -> Costs:
+        """Of the shard that takes longest for the same work, measured once. In one process, shards share its cores."""
+        if self._costs is None:
+            parts = self.read("costs", self.for_all(), partial=True).values()
+            if not parts:
+                raise ShardsMissingError(f"none of the shards of {self._path} can be reached")
+            slowest: Costs = max(parts, key=lambda costs: costs.of(8, 256, 256, 32))
+            in_turns = 1.0 if self._on_cluster else max(len(self) / usable_cores(), 1.0)
+            self._costs = slowest.times(in_turns)
+        return self._costs
 
     def number_for(self, docno: str) -> int:
         """The number of the shard that a docno belongs to."""

@@ -1,0 +1,122 @@
+"""What a search by cells costs on this machine, for `budget_ms`: a model that is fitted by timing a few searches.
+
+    milliseconds  =  base  +  probe * (embeddings that gather * cells)
+                           +  list  * (cells that are probed * documents that a cell lists on average)
+                           +  score * (candidates * query embeddings * embeddings of a document on average)
+
+`spend` chooses the most thorough plan that the model expects to stay within the budget. All plans lie on one ladder: up
+the ladder more of the query's rarity gathers, each embedding probes more cells, and more candidates are scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .effort import BALANCED, depths, enough
+from .records import SearchPlan
+
+# (embeddings that gather, cells that each probes, candidates) of the searches that are timed
+_TIMED = (
+    (2, 8, 32),
+    (4, 64, 32),
+    (8, 16, 128),
+    (16, 8, 32),
+    (16, 64, 128),
+    (4, 16, 512),
+    (32, 32, 256),
+    (8, 128, 1024),
+)
+_REPEATS = 3  # of each, of which the fastest counts: others may be using the machine
+
+# Share of the query's rarity, nprobe and candidates as multiples of what the effort "balanced" has.
+_LADDER = np.array(
+    [
+        (0.30, 0.125, 0.125),
+        (0.40, 0.25, 0.1875),
+        (0.50, 0.50, 0.25),
+        (0.65, 0.75, 0.5),
+        (BALANCED.share, 1.0, 1.0),
+        (0.90, 1.5, 1.5),
+        (0.95, 2.0, 2.0),
+        (1.00, 3.0, 4.0),
+        (1.00, 6.0, 8.0),
+        (1.00, 12.0, 16.0),
+    ]
+)
+_STEPS = 8  # plans between two rungs
+
+
+class Shape(NamedTuple):
+    """What the cost of a search depends on, of an index or of a shard."""
+
+    cells: int
+    list_length: float  # documents that a cell lists, on average
+    document_length: float  # embeddings of a document, on average
+
+
+class Costs(NamedTuple):
+    shape: Shape
+    milliseconds: tuple[float, float, float, float]  # base, probe, list and score of the model above
+
+    def of(self, kept: int, probed: int, candidates: int, query_embeddings: int) -> float:
+        """Expected milliseconds of a search; `probed` is the sum of nprobe over the kept embeddings."""
+        return float(np.dot(self.milliseconds, _work(self.shape, kept, probed, candidates, query_embeddings)))
+
+    def times(self, factor: float) -> Costs:
+        base, probe, listed, score = self.milliseconds
+        return self._replace(milliseconds=(base * factor, probe * factor, listed * factor, score * factor))
+
+
+def _work(shape: Shape, kept: int, probed: int, candidates: int, query_embeddings: int) -> NDArray[np.float64]:
+    """(4,): what the coefficients of the model are multiplied with."""
+    scored = candidates * query_embeddings * shape.document_length
+    return np.array([1.0, kept * shape.cells, probed * shape.list_length, scored])
+
+
+def fit(shape: Shape, query_embeddings: int, time_search: Callable[[int, int, int], float]) -> Costs:
+    """From `time_search(kept, nprobe, candidates)`, which gives the milliseconds of a search."""
+    work = np.array([_work(shape, kept, kept * nprobe, wanted, query_embeddings) for kept, nprobe, wanted in _TIMED])
+    times = np.array([min(time_search(*timed) for _ in range(_REPEATS)) for timed in _TIMED])
+    # Relative errors count: a millisecond too many matters less in a search of ten. No coefficient may be negative:
+    # the most negative is set to 0 until none is.
+    used = np.ones(work.shape[1], dtype=bool)
+    while True:
+        solved, *_ = np.linalg.lstsq(work[:, used] / times[:, None], np.ones(len(times)), rcond=None)
+        if (solved >= 0).all():
+            break
+        used[np.flatnonzero(used)[solved.argmin()]] = False
+    coefficients = np.zeros(work.shape[1])
+    coefficients[used] = solved
+    base, probe, listed, score = coefficients.tolist()
+    return Costs(shape, (base, probe, listed, score))
+
+
+def spend(plan: SearchPlan, rarities: NDArray[np.float64], query_embeddings: int, costs: Costs) -> SearchPlan:
+    """The most thorough plan of the ladder within plan.budget_ms; the least thorough if none is.
+
+    plan       of the effort "balanced", which knows the size of the collection, the filter and k
+    rarities   (positions,) of the query's positions, most important first
+    """
+    assert plan.budget_ms is not None
+    low, high = 0, (len(_LADDER) - 1) * _STEPS
+    while low < high:  # cost grows along the ladder
+        middle = (low + high + 1) // 2
+        tried = _on_ladder(plan, rarities, middle / _STEPS)
+        probed = sum(tried.nprobe_each or ())
+        cost = costs.of(len(tried.nprobe_each or ()), probed, tried.candidates, query_embeddings)
+        low, high = (middle, high) if cost <= plan.budget_ms else (low, middle - 1)
+    return _on_ladder(plan, rarities, low / _STEPS)
+
+
+def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float) -> SearchPlan:
+    rungs = np.arange(len(_LADDER))
+    share, times_nprobe, times_candidates = (np.interp(place, rungs, column) for column in _LADDER.T)
+    p = min(max(enough(rarities, share), 1), len(rarities))
+    nprobe = max(round(plan.nprobe * times_nprobe), 1)
+    candidates = max(round(plan.candidates * times_candidates), plan.k)
+    return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(rarities[:p], nprobe), candidates=candidates)

@@ -1,0 +1,88 @@
+"""A budget in milliseconds, and the model of what a search costs."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import build_random, random_text
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secateurs import SearchSettings
+from secateurs.costs import Costs, Shape, fit, spend
+from secateurs.effort import make_plan
+from secateurs.errors import UsageError
+
+SHAPE = Shape(cells=10_000, list_length=4.0, document_length=50.0)
+TRUE = (0.2, 1e-5, 2e-5, 3e-7)
+
+
+def milliseconds(kept: int, nprobe: int, candidates: int) -> float:
+    """By hand: 0.2 ms, 0.00001 a centroid, 0.00002 an entry of a list, 0.0000003 a product; 32 query embeddings."""
+    return 0.2 + 1e-5 * kept * 10_000 + 2e-5 * kept * nprobe * 4 + 3e-7 * candidates * 32 * 50
+
+
+def test_the_model_finds_the_costs_it_was_timed_with() -> None:
+    fitted = fit(SHAPE, 32, milliseconds)
+    assert fitted.milliseconds == pytest.approx(TRUE, rel=1e-6)
+    assert fitted.of(8, 256, 300, 32) == pytest.approx(milliseconds(8, 32, 300))
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=24, max_size=24))
+def test_no_cost_is_negative_however_noisy_the_times(noise: list[float]) -> None:
+    errors = iter(noise)
+    fitted = fit(SHAPE, 32, lambda *timed: milliseconds(*timed) * next(errors))
+    assert min(fitted.milliseconds) >= 0
+
+
+@given(st.floats(0.01, 200.0), st.lists(st.floats(0.1, 12.0), min_size=1, max_size=20))
+def test_the_plan_is_expected_to_stay_within_the_budget(budget: float, words: list[float]) -> None:
+    rarities = np.array(sorted(words, reverse=True))
+    plan = make_plan(SearchSettings(budget_ms=budget), rarities, ("cells", "exhaustive"), 20_000)
+    costs = Costs(SHAPE, TRUE)
+    chosen = spend(plan, rarities, 32, costs)
+    assert chosen.nprobe_each is not None
+    assert len(chosen.nprobe_each) == chosen.p <= len(rarities)
+    cheapest = spend(make_plan(SearchSettings(budget_ms=1e-6), rarities, ("cells",), 20_000), rarities, 32, costs)
+    assert cheapest.nprobe_each is not None
+    least = costs.of(len(cheapest.nprobe_each), sum(cheapest.nprobe_each), cheapest.candidates, 32)
+    expected = costs.of(len(chosen.nprobe_each), sum(chosen.nprobe_each), chosen.candidates, 32)
+    assert expected <= max(budget, least)
+
+
+def test_a_larger_budget_gathers_and_scores_more() -> None:
+    rarities = np.linspace(10, 1, 12)
+    costs = Costs(SHAPE, TRUE)
+    chosen = [
+        spend(make_plan(SearchSettings(budget_ms=budget), rarities, ("cells",), 20_000), rarities, 32, costs)
+        for budget in (0.5, 1, 2, 4, 8)
+    ]
+    for less, more in pairwise(chosen):
+        assert (less.p, less.nprobe, less.candidates) <= (more.p, more.nprobe, more.candidates)
+    assert chosen[0].candidates < chosen[-1].candidates
+
+
+def test_a_search_with_a_budget_says_what_was_chosen(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "index.sec", 600)
+    query = random_text(np.random.default_rng(0), 12)
+    ranking = index.search(query, budget_ms=1000.0)
+    assert ranking.plan.budget_ms == 1000.0
+    assert ranking.plan.p == len(ranking.kept)
+    assert [hit.docno for hit in ranking] == [hit.docno for hit in index.search(query, effort="exact")]
+    assert index.search(query, budget_ms=0.001).plan.candidates < ranking.plan.candidates
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), True, "5"])
+def test_a_budget_is_a_number_above_zero(wrong: object) -> None:
+    with pytest.raises(UsageError, match="budget_ms is a number of milliseconds above 0"):
+        SearchSettings(budget_ms=wrong)  # type: ignore[arg-type]
+
+
+def test_a_budget_excludes_the_settings_that_it_chooses() -> None:
+    with pytest.raises(UsageError, match="leave out p and nprobe"):
+        SearchSettings(budget_ms=5, p=3, nprobe=4)
+    with pytest.raises(UsageError, match="leave out effort"):
+        SearchSettings(budget_ms=5, effort="fast")
+    with pytest.raises(UsageError, match='for gather="cells"'):
+        SearchSettings(budget_ms=5, gather="faiss")
