@@ -100,6 +100,7 @@ def make_plan(
         candidates=share(candidates, shards),
         where=settings.where,
         frequencies=settings.frequencies,
+        weights=settings.weights,
     )
 
 

@@ -73,6 +73,31 @@ def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.fl
     return (1 - _BACKGROUND_SHARE) * own + _BACKGROUND_SHARE * general
 
 
+def _most_log_frequency(frequencies: Frequencies) -> float:
+    """What a token has that is the most frequent both in the collection and in the background."""
+    most = float(np.log1p(frequencies.collection.max(initial=0)))
+    if frequencies.background is None:
+        return most
+    general = float(np.log1p(frequencies.background.collection.max(initial=0)))
+    return (1 - _BACKGROUND_SHARE) * most + _BACKGROUND_SHARE * general
+
+
+def word_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """Per position a number between 0 and 1, for showing which matches matter. No search uses it.
+
+    It is linear in the logarithm of the frequency: 0 for the most common token of all, 1 for the rarest of the query's
+    words that documents have, and for words that they do not have. Everything that is not a word has 0.
+    """
+    word = query.token_kinds == TokenKind.WORD  # (positions,)
+    frequency = log_frequency(query, frequencies)  # (positions,)
+    seen = word & (frequencies.collection_frequency(query.token_ids) > 0)
+    least = frequency[seen].min(initial=np.inf)
+    most = _most_log_frequency(frequencies)
+    if most <= least:  # nothing to compare with
+        return np.where(word, 1.0, 0.0)
+    return np.where(word, np.clip((most - frequency) / (most - least), 0, 1), 0.0)
+
+
 def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:
     """A shuffle that is the same each time for the same query: the control that any order must beat."""
     entropy = [seed, *query.token_ids.astype(np.uint32).tolist()]

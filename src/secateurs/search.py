@@ -1,6 +1,6 @@
 """The pipeline of every search, over one index or over shards:
 
-encode -> filter -> plan -> order -> prune -> gather -> score -> rank
+encode -> filter -> plan -> weigh -> order -> prune -> gather -> score -> rank
 
 `search` makes all decisions once, for the whole collection (`decide`), and then gathers, scores and ranks (`find`): in
 one snapshot, or in each shard, whose rankings are merged.
@@ -27,6 +27,7 @@ from .records import EncodedText, GatherName, Hit, Positions, Ranking, SearchPla
 from .storage.documents import StoredDocument
 from .storage.snapshot import Snapshot
 from .threads import in_order
+from .weights import weigh
 
 _PAIRS_AT_ONCE = 1 << 21  # documents times query embeddings between two looks whether the search was cancelled
 
@@ -35,7 +36,7 @@ class Matching(NamedTuple):
     """The documents that a filter lets through; without a filter, all of them."""
 
     documents: int  # how many
-    frequencies: Frequencies  # token frequencies that decide the order
+    frequencies: Frequencies  # token frequencies that decide the order and the weights
     allowed: NDArray[np.bool_] | None = None  # (documents,); None: all, or over shards known by each shard only
 
 
@@ -122,11 +123,13 @@ def search_many(
 def decide(
     searched: Searched, query: EncodedText, settings: SearchSettings, watch: Stopwatch | None = None
 ) -> Decision:
-    """Filter, plan, order and prune."""
+    """Filter, plan, weigh, order and prune."""
     watch = watch or Stopwatch()
     matching = searched.filter(settings)
     watch.lap("filter")
     plan = make_plan(settings, query, searched.gatherers, len(searched), matching.documents, searched.shards)
+    if plan.weights is not None:
+        query = weigh(query, matching.frequencies)
     ordered = order_positions(plan.order, query, matching.frequencies)
     kept = keep(ordered, plan.p)
     watch.lap("prune")

@@ -43,7 +43,7 @@ def highlights(index: AnyIndex, query: EncodedText, docno: str, text: str) -> li
                 Highlight(
                     start=span[0],
                     end=span[1],
-                    contribution=float(shares.sum()),
+                    contribution=float((query.all_weights[positions] * shares).sum()),
                     positions=positions.tolist(),
                     similarities=shares.tolist(),
                 )

@@ -17,6 +17,7 @@ from cachetools import LRUCache
 from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
+from ..importance import word_rarity
 from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
 from ..refresh import ThrottledRefresh
 from ..search import decide
@@ -98,7 +99,7 @@ class ServedIndex:
             plan=asdict(ranking.plan),
             stats=ranking.stats,
             search_milliseconds=ranking.stats.search_milliseconds,
-            tokens=self._tokens(ranking, settings) if details else None,
+            tokens=self._tokens(encoded.query, ranking, settings) if details else None,
         )
 
     def explain(
@@ -291,10 +292,11 @@ class ServedIndex:
         stop_if_cancelled()
         return highlights(self.index, query, hit.docno, hit.text)
 
-    def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
-        query = ranking.query
+    def _tokens(self, query: EncodedText, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
         decision = self.index.decide(query, **settings)
         counts = decision.matching.frequencies.collection_frequency(query.token_ids)
+        rarity = word_rarity(query, decision.matching.frequencies)
+        weights = ranking.query.all_weights
         kept = set(ranking.kept)
         return [
             QueryToken(
@@ -304,6 +306,8 @@ class ServedIndex:
                 collection_frequency=int(counts[position]),
                 importance=importance,
                 kept=position in kept,
+                rarity=float(rarity[position]),
+                weight=float(weights[position]),
             )
             for importance, position in enumerate(decision.ordered.tolist(), start=1)
         ]
