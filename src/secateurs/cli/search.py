@@ -28,8 +28,10 @@ from .options import (
     Query,
     RayForSearch,
     Replicas,
+    WeightsOption,
     Where,
     number_or_word,
+    weights_name,
 )
 from .printing import (
     print_explanation,
@@ -57,6 +59,7 @@ def search(
     effort: EffortOption = SearchSettings.effort,
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
+    weights: WeightsOption = "none",
     partial: Partial = SearchSettings.partial,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
@@ -81,6 +84,7 @@ def search(
         effort=effort,
         where=where,
         frequencies=frequencies,
+        weights=weights_name(weights),
         partial=partial,
     )
     # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
@@ -117,6 +121,7 @@ def explain(
     effort: EffortOption = SearchSettings.effort,
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
+    weights: WeightsOption = "none",
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
@@ -133,6 +138,7 @@ def explain(
         effort=effort,
         where=where,
         frequencies=frequencies,
+        weights=weights_name(weights),
     )
     explanation = open_index(path).explain(query, docno, **vars(settings))
     if as_json:
