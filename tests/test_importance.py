@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from secateurs import EncodedText, Frequencies, TokenKind
 from secateurs.errors import UsageError
-from secateurs.importance import ORDERS, order_positions, word_rarity
+from secateurs.importance import ORDERS, match_rarity, order_positions, word_rarity
 
 CLS, Q, SEP, MASK = 101, 1, 102, 103
 W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
@@ -167,6 +167,13 @@ def test_words_that_no_document_has_have_rarity_1_and_do_not_change_that_of_othe
     assert word_rarity(query([77], [W]), frequencies).tolist() == [1]
     assert word_rarity(query([77], [W]), Frequencies.none()).tolist() == [1]
     assert word_rarity(query([3], [W]), frequencies).tolist() == [1]  # the rarest there is in this query
+
+
+def test_other_tokens_have_a_rarity_on_the_scale_of_the_query() -> None:
+    """The query's rarest word has 2 log 8, the most common token 3 log 8; these have 0, 1, 2, 2.5 and 3 log 8."""
+    frequencies = Frequencies.from_counts({1: 7, 2: 63, 3: 511, 4: 180})
+    found = match_rarity(np.array([77, 1, 2, 4, 3], dtype=np.int32), query([2], [W]), frequencies)
+    assert found.tolist() == pytest.approx([1, 1, 1, 0.5, 0], abs=1e-3)
 
 
 def test_the_rarity_of_a_word_is_mostly_that_in_general_text() -> None:

@@ -18,6 +18,7 @@ from fastapi.testclient import TestClient
 from secateurs import EncodedText, Index, SearchSettings
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError
+from secateurs.importance import match_rarity
 from secateurs.service.app import create_app
 from secateurs.service.limits import Limits
 from secateurs.service.served_index import query_cache
@@ -186,6 +187,9 @@ def test_highlights_name_the_matched_pieces_of_the_text(client: TestClient, libr
     assert pieces[zip_at] == "zip"
     for highlight in hit["highlights"]:
         assert highlight["contribution"] == pytest.approx(sum(highlight["similarities"]))
+    rarities = {p: h["rarity"] for h in hit["highlights"] for p in h["positions"]}
+    encoded = library.encode_query(QUERY)
+    assert rarities[zip_at] == match_rarity(encoded.token_ids[[zip_at]], encoded, library.frequencies)[0]  # zip is zip
     weighed = search(client, query=QUERY, k=1, details=True, weights="idf")
     weights = {token["position"]: token["weight"] for token in weighed["tokens"]}
     for highlight in weighed["hits"][0]["highlights"]:

@@ -66,10 +66,14 @@ def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
     """Per position the logarithm of its token's frequency, between that in the collection and in the background."""
-    own = np.log1p(frequencies.collection_frequency(query.token_ids))
+    return _log_frequency(query.token_ids, frequencies)
+
+
+def _log_frequency(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
+    own = np.log1p(frequencies.collection_frequency(token_ids))
     if frequencies.background is None:
         return own
-    general = np.log1p(frequencies.background.collection_frequency(query.token_ids))
+    general = np.log1p(frequencies.background.collection_frequency(token_ids))
     return (1 - _BACKGROUND_SHARE) * own + _BACKGROUND_SHARE * general
 
 
@@ -89,13 +93,18 @@ def word_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.floa
     words that documents have, and for words that they do not have. Everything that is not a word has 0.
     """
     word = query.token_kinds == TokenKind.WORD  # (positions,)
-    frequency = log_frequency(query, frequencies)  # (positions,)
-    seen = word & (frequencies.collection_frequency(query.token_ids) > 0)
-    least = frequency[seen].min(initial=np.inf)
+    return np.where(word, match_rarity(query.token_ids, query, frequencies), 0.0)
+
+
+def match_rarity(token_ids: NDArray[np.int32], query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """The rarity of other tokens, such as those of a document, on the scale of the query's words."""
+    seen = (query.token_kinds == TokenKind.WORD) & (frequencies.collection_frequency(query.token_ids) > 0)
+    least = log_frequency(query, frequencies)[seen].min(initial=np.inf)
     most = _most_log_frequency(frequencies)
     if most <= least:  # nothing to compare with
-        return np.where(word, 1.0, 0.0)
-    return np.where(word, np.clip((most - frequency) / (most - least), 0, 1), 0.0)
+        return np.ones(len(token_ids))
+    rarity: NDArray[np.float64] = (most - _log_frequency(token_ids, frequencies)) / (most - least)
+    return rarity.clip(0, 1)
 
 
 def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:

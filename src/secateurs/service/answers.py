@@ -17,6 +17,10 @@ class Highlight(BaseModel):
     contribution: float = Field(description="What it adds to the document's score: the sum of weight x similarity")
     positions: list[int] = Field(description="The query embeddings it is the best match of")
     similarities: list[float] = Field(description="With each of them, without the weights")
+    rarity: float = Field(
+        description="Of the piece itself: 0 for the most common word of all, 1 if it is as rare as "
+        "the rarest word of the query"
+    )
 
 
 class QueryToken(BaseModel):

@@ -169,7 +169,7 @@ function render(pruned, { full, points, encode }) {
   const marked = pruned.hits.some((hit) => hit.highlights?.length);
   find("legend").replaceChildren(
     ...(marked
-      ? [el("mark", { class: "word", vars: { "--depth": "0.8" } }, "Shaded"), " words are the best match of a query word, darker the closer it is and the rarer that word, ",
+      ? [el("mark", { class: "word", vars: { "--depth": "0.8" } }, "Shaded"), " words are the best match of a query word, darker the closer and the rarer both are, ",
          el("mark", { class: "expansion" }, "underlined"), " ones only of special embeddings such as [MASK]."]
       : ["This index’s encoder does not tell where its tokens stand in the text, so no words are marked."]),
   );

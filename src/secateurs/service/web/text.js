@@ -6,8 +6,8 @@ import { isWord } from "./chips.js";
 const WHOLE = 520; // texts up to here are shown whole
 const WINDOW = 420;
 
-// A word's match is shaded by its similarity times the rarity of the query's word, so that the match of a common word is
-// barely visible; what only special embeddings match is underlined.
+// A word's match is shaded by its similarity times the rarity of the commoner of the two words, so that the match of a
+// common word, or with one, is barely visible; what only special embeddings match is underlined.
 function weigh(highlight, tokenAt) {
   let shade = 0;
   let kind = "expansion";
@@ -19,7 +19,7 @@ function weigh(highlight, tokenAt) {
     const name = `${token?.token ?? "?"} ${similarity.toFixed(2)}${times}`;
     if (token && isWord(token)) {
       kind = "word";
-      shade += Math.max(similarity, 0) * token.rarity;
+      shade = Math.max(shade, similarity * Math.min(token.rarity, highlight.rarity));
       names.unshift(name);
     } else {
       names.push(name);
