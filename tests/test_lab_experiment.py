@@ -405,13 +405,12 @@ def test_what_is_not_a_table_of_results_is_refused(tmp_path: Path) -> None:
 
 def test_weights_are_swept_and_drawn_as_two_curves(opened: Index, topics: Topics, tmp_path: Path) -> None:
     settings = sweep("p=1,2", "weights=none,idf", "gather=exhaustive", k=20)
-    saved = evaluate(opened, topics, settings, measures=["RR"], out=tmp_path / "weights", baseline="weights=none")
+    evaluate(opened, topics, settings, measures=["RR"], out=tmp_path / "weights", baseline="weights=none")
     loaded = Results.load(tmp_path / "weights.parquet")
     assert list(loaded.settings) == [f"p={p} weights={w} gather=exhaustive" for p in (1, 2) for w in ("none", "idf")]
     assert [row["weights"] for row in loaded.settings.values()] == ["none", "idf", "none", "idf"]
     assert loaded.find("weights=idf p=2") == "p=2 weights=idf gather=exhaustive"
     assert [curve.name for curve in find_curves(loaded, summarise(loaded))] == ["weights=none", "weights=idf"]
-    assert loaded.about["settings"] == saved.about["settings"]
     for row in loaded.of("p=1 weights=idf gather=exhaustive"):
         hits = opened.search(topics.encoded[row["qid"]], k=20, p=1, gather="exhaustive", weights="idf")
         ranks = {hit.docno: rank for rank, hit in enumerate(hits, start=1)}
