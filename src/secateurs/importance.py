@@ -70,11 +70,11 @@ def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.fl
 
 
 def _log_frequency(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
-    own = np.log1p(frequencies.collection_frequency(token_ids))
+    in_collection = np.log1p(frequencies.collection_frequency(token_ids))
     if frequencies.background is None:
-        return own
-    general = np.log1p(frequencies.background.collection_frequency(token_ids))
-    return (1 - _BACKGROUND_SHARE) * own + _BACKGROUND_SHARE * general
+        return in_collection
+    in_general = np.log1p(frequencies.background.collection_frequency(token_ids))
+    return (1 - _BACKGROUND_SHARE) * in_collection + _BACKGROUND_SHARE * in_general
 
 
 def _most_log_frequency(frequencies: Frequencies) -> float:
