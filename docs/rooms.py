@@ -38,8 +38,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "decisions",
-            "effort, importance, pruning: which query embeddings gather",
-            ("effort", "importance", "pruning"),
+            "effort, importance, pruning, weights: what each query embedding is used for",
+            ("effort", "importance", "pruning", "weights"),
             query="5",
         ),
         Room("gather", "kept embeddings to candidates", ("gather",), query="6"),

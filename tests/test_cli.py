@@ -153,6 +153,27 @@ def test_explain_shows_every_query_token(animals: Path) -> None:
     assert len(tokens) == 32
 
 
+def test_weights_are_a_column_of_an_explanation_if_they_are_not_all_1(animals: Path) -> None:
+    plain = run("explain", animals, "do goldfish grow", "fish")
+    equal = run("explain", animals, "do goldfish grow", "fish", "--weights", "none")
+    assert plain.stdout == equal.stdout
+    assert "weight" not in plain.stdout
+    weighed = run("explain", animals, "do goldfish grow", "fish", "--weights", "idf").stdout
+    assert re.search(r"similarity +weight\n", weighed)
+    expected = Index(animals).explain("do goldfish grow", "fish", weights="idf")
+    for token in expected.tokens:
+        assert f"{token.similarity:.3f}   {token.weight:.3f}" in weighed, token
+    assert f"fish: score {expected.score:.3f}" in weighed
+
+
+@pytest.mark.parametrize("command", [("search",), ("shard", "search")])
+def test_search_takes_weights_and_says_so(animals: Path, command: tuple[str, ...]) -> None:
+    found = json.loads(run(*command, animals, "do goldfish grow", "--weights", "idf", "--json").stdout)
+    assert found["plan"]["weights"] == "idf"
+    ranking = Index(animals).search("do goldfish grow", weights="idf")
+    assert [hit["score"] for hit in found["hits"]] == [hit.score for hit in ranking]
+
+
 def test_info_prints_what_the_index_holds(animals: Path) -> None:
     done = run("info", animals, "--check")
     assert "documents         3" in done.stdout
@@ -210,6 +231,8 @@ WRONG = [
     (["demo", "INDEX", "--rebuild"], 2, "is not an index of this demo: choose another name"),
     (["search", "INDEX", "a", "--order", "best"], 2, "order is one of"),
     (["search", "INDEX", "a", "--gather", "magic"], 2, "gather is one of"),
+    (["search", "INDEX", "a", "--weights", "heavy"], 2, "weights is idf, or None for equal weights, not 'heavy'"),
+    (["explain", "INDEX", "a", "fish", "--weights", ""], 2, "weights is idf, or None for equal weights, not ''"),
     (["search", "INDEX", "a", "--json", "--trec"], 2, "not both"),
     (["search", "INDEX", "--queries", "none.tsv"], 1, "there is no file none.tsv"),
     (["explain", "INDEX", "a", "nobody"], 1, "no document 'nobody'"),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from secateurs import EncodedText, Frequencies, TokenKind
 from secateurs.errors import UsageError
-from secateurs.importance import ORDERS, order_positions
+from secateurs.importance import ORDERS, match_rarity, order_positions, word_rarity
 
 CLS, Q, SEP, MASK = 101, 1, 102, 103
 W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
@@ -150,3 +150,48 @@ def test_rarity_without_background_and_summary_is_icf(text: list[tuple[int, int]
     q = query([i for i, _ in text], [kind for _, kind in text])
     frequencies = Frequencies.from_counts(frequency)
     assert np.array_equal(order_positions("rarity", q, frequencies), order_positions("icf", q, frequencies))
+
+
+def test_the_rarest_word_has_rarity_1_the_most_common_0_and_specials_0() -> None:
+    """log(1 + 7) = 2.0794, log(1 + 63) = 4.1589, log(1 + 511) = 6.2383: one, two and three times 2.0794."""
+    frequencies = Frequencies.from_counts({1: 7, 2: 63, 3: 511, CLS: 9})
+    q = query([CLS, 1, 2, 3, 99, MASK], [TokenKind.CLS, W, W, W, PUNCT, TokenKind.MASK])
+    assert word_rarity(q, frequencies).tolist() == pytest.approx([0, 1, 0.5, 0, 0, 0])
+    # compared with the commonest word of the collection, not with that of the query
+    assert word_rarity(query([1, 2], [W, W]), frequencies).tolist() == pytest.approx([1, 0.5])
+
+
+def test_words_that_no_document_has_have_rarity_1_and_do_not_change_that_of_others() -> None:
+    frequencies = Frequencies.from_counts({1: 7, 2: 63, 3: 511})
+    assert word_rarity(query([1, 2, 77], [W, W, W]), frequencies).tolist() == pytest.approx([1, 0.5, 1])
+    assert word_rarity(query([77], [W]), frequencies).tolist() == [1]
+    assert word_rarity(query([77], [W]), Frequencies.none()).tolist() == [1]
+    assert word_rarity(query([3], [W]), frequencies).tolist() == [1]  # the rarest there is in this query
+
+
+def test_other_tokens_have_a_rarity_on_the_scale_of_the_query() -> None:
+    """The query's rarest word has 2 log 8, the most common token 3 log 8; these have 0, 1, 2, 2.5 and 3 log 8."""
+    frequencies = Frequencies.from_counts({1: 7, 2: 63, 3: 511, 4: 180})
+    found = match_rarity(np.array([77, 1, 2, 4, 3], dtype=np.int32), query([2], [W]), frequencies)
+    assert found.tolist() == pytest.approx([1, 1, 1, 0.5, 0], abs=1e-3)
+
+
+def test_the_rarity_of_a_word_is_mostly_that_in_general_text() -> None:
+    """In logarithms to base 8: "how" has 1 and 3, "archive" 2 and 1. The most frequent token would have 2 and 3.
+
+    A quarter of the first and three quarters of the second: 2.5, 1.25 and 2.75. (2.75 - 2.5) / (2.75 - 1.25) = 1/6.
+    """
+    frequencies = Frequencies.from_counts({1: 7, 2: 63}).with_background(Frequencies.from_counts({1: 511, 2: 7}))
+    assert word_rarity(query([1, 2], [W, W]), frequencies).tolist() == pytest.approx([1 / 6, 1])
+
+
+@given(tokens, counts, counts)
+def test_rarity_is_between_0_and_1(
+    text: list[tuple[int, int]], frequency: dict[int, int], general: dict[int, int]
+) -> None:
+    q = query([i for i, _ in text], [kind for _, kind in text])
+    frequencies = Frequencies.from_counts(frequency)
+    for counted in (frequencies, frequencies.with_background(Frequencies.from_counts(general))):
+        found = word_rarity(q, counted)
+        assert ((found >= 0) & (found <= 1)).all()
+        assert not found[q.token_kinds != W].any()

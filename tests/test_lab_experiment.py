@@ -22,6 +22,7 @@ from secateurs.lab import (
     sweep,
 )
 from secateurs.lab.built_in_collections import BuiltInCollection, synthetic
+from secateurs.lab.figures import find_curves
 from secateurs.lab.results import planned
 from secateurs.lab.summary_text import notes
 
@@ -400,3 +401,17 @@ def test_what_is_not_a_table_of_results_is_refused(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "x.parquet")
     with pytest.raises(SecateursError, match="is not a table of secateurs evaluate"):
         Results.load(tmp_path / "x")
+
+
+def test_weights_are_swept_and_drawn_as_two_curves(opened: Index, topics: Topics, tmp_path: Path) -> None:
+    settings = sweep("p=1,2", "weights=none,idf", "gather=exhaustive", k=20)
+    evaluate(opened, topics, settings, measures=["RR"], out=tmp_path / "weights", baseline="weights=none")
+    loaded = Results.load(tmp_path / "weights.parquet")
+    assert list(loaded.settings) == [f"p={p} weights={w} gather=exhaustive" for p in (1, 2) for w in ("none", "idf")]
+    assert [row["weights"] for row in loaded.settings.values()] == ["none", "idf", "none", "idf"]
+    assert loaded.find("weights=idf p=2") == "p=2 weights=idf gather=exhaustive"
+    assert [curve.name for curve in find_curves(loaded, summarise(loaded))] == ["weights=none", "weights=idf"]
+    for row in loaded.of("p=1 weights=idf gather=exhaustive"):
+        hits = opened.search(topics.encoded[row["qid"]], k=20, p=1, gather="exhaustive", weights="idf")
+        ranks = {hit.docno: rank for rank, hit in enumerate(hits, start=1)}
+        assert row["relevant_ranks"] == {d: ranks[d] for d in topics.relevant(row["qid"], 1) if d in ranks}

@@ -26,6 +26,7 @@ def test_a_range_may_have_a_step_and_words_may_be_spaced() -> None:
     assert values("k_prime", "k-prime=5") == [5]
     assert values("k", "k=10", k=1000) == [10]
     assert values("effort", "effort=fast,exact") == ["fast", "exact"]
+    assert values("weights", "weights=none,idf") == [None, "idf"]
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ def test_a_range_may_have_a_step_and_words_may_be_spaced() -> None:
         (["p=1,all", "gather=faiss"], ["p=1 gather=faiss", "p=all gather=faiss"]),
         (["nprobe=auto,7"], ["nprobe=auto", "nprobe=7"]),
         (["where=year >= 2020"], ["where=year >= 2020"]),
+        (["weights=none,idf"], ["weights=none", "weights=idf"]),
         ([], ["default"]),
     ],
 )
@@ -60,6 +62,13 @@ def test_settings_without_names_are_named_by_what_is_not_the_default() -> None:
     assert list(named([SearchSettings(), SearchSettings(k=100)])) == ["k=10", "k=100"]
     assert list(named([SearchSettings()])) == ["default"]
     assert named([]) == {}
+    assert list(named([SearchSettings(), SearchSettings(weights="idf")])) == ["weights=none", "weights=idf"]
+
+
+def test_equal_weights_are_the_word_none_in_a_table() -> None:
+    assert plain(SearchSettings())["weights"] == "none"
+    assert plain(SearchSettings(weights="idf"))["weights"] == "idf"
+    assert plain(SearchSettings())["nprobe"] is None  # that is decided by the effort
 
 
 def test_a_function_as_an_order_is_called_by_its_name() -> None:
@@ -83,6 +92,7 @@ def test_a_function_as_an_order_is_called_by_its_name() -> None:
         ("p=1,1", "names a value twice"),
         ("p=0", "p must be a whole number of at least 1"),
         ("effort=wild", "effort is one of"),
+        ("weights=wild", "weights is idf, or None for equal weights, not 'wild'"),
         ("p=1:99999999", "upwards, not"),
     ],
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def test_the_retriever_ranks_as_search_does(index: Index, queries: pd.DataFrame)
         {"effort": "fast", "gather": "cells", "candidates": 30},
         {"p": None, "gather": "faiss", "k_prime": 5},
         {},
+        {"weights": "idf"},
+        {"weights": "idf", "p": 2, "gather": "cells", "candidates": 30},
+        {"weights": "idf", "p": 3, "gather": "faiss", "k_prime": 20},
     ],
 )
 def test_the_four_stages_give_exactly_what_the_retriever_gives(
@@ -91,6 +95,89 @@ def test_pruning_leaves_all_embeddings_and_says_what_it_keeps(index: Index, quer
         assert after.query_toks.tolist() == whole.token_ids.tolist()
         assert after.query_kinds.tolist() == whole.token_kinds.tolist()
         assert tuple(after.query_keep.tolist()) == index.search(text, p=3).kept
+
+
+class GivesWeights:
+    """The built-in encoder, with a weight for each query embedding: 0.5 and 1.5, in turns."""
+
+    def __init__(self, encoder: OnnxEncoder) -> None:
+        self._encoder, self.dim, self.spec = encoder, encoder.dim, encoder.spec
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_query(self, text: str) -> EncodedText:
+        encoded = self._encoder.encode_query(text)
+        return replace(encoded, weights=0.5 + np.arange(len(encoded)) % 2)
+
+
+@pytest.mark.parametrize("weights", [None, "idf"])
+@pytest.mark.parametrize("encoder_weighs", [False, True])
+def test_weights_count_once_in_every_pipeline(
+    prunable: Index, encoder: OnnxEncoder, queries: pd.DataFrame, weights: Any, encoder_weighs: bool
+) -> None:
+    """Whichever stage applies the setting, with an encoder that gives weights and with one that gives none."""
+    index = Index(prunable.path, GivesWeights(encoder) if encoder_weighs else encoder)  # type: ignore[arg-type]
+    settings: dict[str, Any] = {"weights": weights, "p": 3, "gather": "cells", "candidates": 30}
+    expected = rows(index.retriever(**settings)(queries))
+    assert (expected == rows(prunable.retriever(**{**settings, "weights": None})(queries))) == (
+        not encoder_weighs and not weights
+    )
+    encode, prune, retrieve = QueryEncoder(index), Prune(index, **settings), index.retriever(**settings)
+    for pipeline in (
+        stages(index, **settings) % 10,
+        encode >> retrieve,
+        encode >> prune >> retrieve,
+        encode >> prune >> prune >> Candidates(index, **settings) >> Scorer(index) % 10,
+        encode >> prune >> encode >> prune >> retrieve,
+    ):
+        assert rows(pipeline(queries)) == expected
+    users_pruning = pt.apply.query_keep(lambda row: index.decide(row["query"], **settings).kept)
+    assert rows((encode >> users_pruning >> retrieve)(queries)) == expected
+
+
+def test_weights_are_a_column_only_if_there_are_any(
+    index: Index, index_path: Path, encoder: OnnxEncoder, queries: pd.DataFrame
+) -> None:
+    assert list(QueryEncoder(index)(queries)) == ["qid", "query", *ENCODED]
+    assert list(Prune(index)(QueryEncoder(index)(queries))) == ["qid", "query", *ENCODED, "query_keep"]
+    pruned = Prune(index, weights="idf")(QueryEncoder(index)(queries))
+    assert list(pruned)[-3:] == ["query_keep", "query_weights", "query_weighed"]
+    for text, weights in zip(QUERIES, pruned["query_weights"], strict=True):
+        assert np.array_equal(weights, index.decide(text, weights="idf").query.weights)
+    again = QueryEncoder(index)(pruned)
+    assert not {"query_weights", "query_weighed"} & set(again)  # those of the embeddings before
+    weighing = QueryEncoder(Index(index_path, GivesWeights(encoder)))(queries)  # type: ignore[arg-type]
+    assert weighing["query_weights"][0].tolist() == [0.5, 1.5] * 16
+
+
+def test_rows_with_and_without_weights_may_be_in_one_frame(index: Index, queries: pd.DataFrame) -> None:
+    encoded = QueryEncoder(index)(queries.head(4))
+    mixed = pd.concat([Prune(index, weights="idf")(encoded.head(2)), encoded.tail(2)], ignore_index=True)
+    for settings in ({}, {"weights": "idf"}):
+        found = rows(Retriever(index, **settings)(mixed.drop(columns="query_keep")))
+        weighed = index.retriever(weights="idf")(queries.head(2))
+        rest = index.retriever(**settings)(queries.head(4).tail(2))
+        assert found == rows(weighed) + rows(rest)
+
+
+def test_another_retrievers_documents_are_scored_with_weights(index: Index, queries: pd.DataFrame) -> None:
+    weighed = (QueryEncoder(index) >> Prune(index, weights="idf"))(queries.head(1))
+    docnos = [hit.docno for hit in index.search(QUERIES[0])]
+    found = Scorer(index)(weighed.merge(pd.DataFrame({"qid": QIDS[0], "docno": docnos}), on="qid"))
+    query = index.decide(QUERIES[0], weights="idf").query
+    assert dict(zip(found["docno"], found["score"], strict=True)) == dict(
+        zip(docnos, index.score(query, docnos), strict=True)
+    )
+
+
+def test_wrong_weights_are_a_clear_error(index: Index, queries: pd.DataFrame) -> None:
+    with pytest.raises(UsageError, match="weights is idf, or None for equal weights, not 'heavy'"):
+        index.retriever(weights="heavy")
+    encoded = QueryEncoder(index)(queries.head(1))
+    for wrong in ([1.0], [-1.0] * 32):
+        with pytest.raises(UsageError, match="weights must be a finite number of at least 0 for each embedding"):
+            index.retriever()(encoded.assign(query_weights=[np.array(wrong)]))
 
 
 def test_what_was_kept_gathers_in_place_of_p_and_order(prunable: Index, queries: pd.DataFrame) -> None:
@@ -168,6 +255,8 @@ def test_every_stage_says_which_columns_it_takes_and_gives(index: Index) -> None
     encoded = " ".join(ENCODED)
     assert columns(QueryEncoder(index)) == {"qid query": f"qid query {encoded}"}
     assert columns(Prune(index)) == {f"qid {encoded}": f"qid {encoded} query_keep"}
+    weighed = f"qid {encoded} query_keep query_weights query_weighed"
+    assert columns(Prune(index, weights="idf")) == {f"qid {encoded}": weighed}
     assert columns(Candidates(index)) == {"qid query": "qid query docno", f"qid {encoded}": f"qid {encoded} docno"}
     assert columns(Scorer(index)) == {
         "qid docno query": "qid docno query score rank",

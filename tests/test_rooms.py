@@ -135,6 +135,15 @@ def test_the_walk_of_a_query_has_at_most_16_files_besides_those_that_all_steps_s
     assert set(trace) - set(listed("A query")) <= set(listed("Shared by all steps"))
 
 
+def test_with_weights_one_more_file_is_entered_where_contributing_says(index: Index) -> None:
+    trace = entered(lambda: index.search("wait for a thread to finish", weights="idf"))
+    assert [file for file in trace if file in ("effort.py", "weights.py", "importance.py")] == [
+        "effort.py",
+        "weights.py",
+        "importance.py",
+    ]
+
+
 def test_the_walk_of_a_document(encoder: OnnxEncoder, passages: list[dict[str, str]], tmp_path: Path) -> None:
     build = partial(Index.build, tmp_path / "i.sec", passages[:20], encoder=encoder, progress=False)
     in_order("A document", entered(build))

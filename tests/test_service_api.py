@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fastapi.testclient import TestClient
 from secateurs import EncodedText, Index, SearchSettings
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError
+from secateurs.importance import match_rarity
 from secateurs.service.app import create_app
 from secateurs.service.limits import Limits
 from secateurs.service.served_index import query_cache
@@ -62,6 +63,8 @@ def search(client: TestClient, name: str = "library", **request: Any) -> Any:
         {"gather": "cells", "nprobe": 4, "candidates": 20, "order": "idf", "p": 1},
         {"where": "kind = 'method'", "p": 2},
         {"where": "kind = 'method'", "frequencies": "matching", "p": 2},
+        {"weights": "idf", "p": 3},
+        {"weights": None},
     ],
 )
 def test_search_answers_what_the_library_answers(client: TestClient, library: Index, settings: dict[str, Any]) -> None:
@@ -84,6 +87,29 @@ def test_p_all_and_p_null_both_prune_nothing(client: TestClient) -> None:
         answer = search(client, query=QUERY, p=p)
         assert answer["plan"]["p"] is None
         assert answer["stats"]["embeddings_kept"] == answer["stats"]["query_embeddings"] == 32
+
+
+def test_weights_none_and_weights_null_are_both_eq_1(client: TestClient) -> None:
+    plain = search(client, query=QUERY)["hits"]
+    assert (
+        search(client, query=QUERY, weights="none")["hits"]
+        == search(client, query=QUERY, weights=None)["hits"]
+        == plain
+    )
+    assert search(client, query=QUERY, weights="idf")["hits"] != plain
+
+
+def test_embeddings_may_bring_weights_which_the_setting_multiplies(client: TestClient, library: Index) -> None:
+    encoded = library.encode_query(QUERY)
+    query = replace(encoded, weights=np.linspace(0, 2, len(encoded)))
+    body = {name: getattr(query, name).tolist() for name in ("embeddings", "token_ids", "token_kinds")}
+    body["embedding_weights"] = query.all_weights.tolist()
+    for settings in ({}, {"weights": "idf"}):
+        ranking = library.search(query, **settings)
+        answer = search(client, **body, **settings, details=True)
+        assert [(h["docno"], h["score"]) for h in answer["hits"]] == [(h.docno, h.score) for h in ranking]
+        weights = {token["position"]: token["weight"] for token in answer["tokens"]}
+        assert [weights[p] for p in range(len(query))] == ranking.query.all_weights.tolist()
 
 
 def test_embeddings_of_a_text_find_what_the_text_finds(client: TestClient, library: Index) -> None:
@@ -131,6 +157,17 @@ def test_explain_answers_what_the_library_answers(client: TestClient, library: I
     assert answer == json.loads(json.dumps(expected))
 
 
+def test_an_explanation_has_the_weights(client: TestClient, library: Index) -> None:
+    docno = library.search(QUERY, weights="idf")[1].docno
+    for name, setting in (("idf", "idf"), ("none", None)):
+        params = {"query": QUERY, "docno": docno, "p": 3, "weights": name}
+        answer = client.get("/v1/indexes/library/explain", params=params).json()
+        del answer["map"]
+        assert answer == json.loads(json.dumps(asdict(library.explain(QUERY, docno, p=3, weights=setting))))
+        total = sum(token["weight"] * token["similarity"] for token in answer["tokens"])
+        assert total == pytest.approx(answer["score"], abs=1e-4)
+
+
 def test_the_map_holds_every_pair_and_its_maxima_are_the_score(client: TestClient, library: Index) -> None:
     docno = library.search(QUERY)[0].docno
     params = {"query": QUERY, "docno": docno, "p": "all", "map": "true"}
@@ -150,13 +187,21 @@ def test_highlights_name_the_matched_pieces_of_the_text(client: TestClient, libr
     assert pieces[zip_at] == "zip"
     for highlight in hit["highlights"]:
         assert highlight["contribution"] == pytest.approx(sum(highlight["similarities"]))
+    rarities = {p: h["rarity"] for h in hit["highlights"] for p in h["positions"]}
+    encoded = library.encode_query(QUERY)
+    assert rarities[zip_at] == match_rarity(encoded.token_ids[[zip_at]], encoded, library.frequencies)[0]  # zip is zip
+    weighed = search(client, query=QUERY, k=1, details=True, weights="idf")
+    weights = {token["position"]: token["weight"] for token in weighed["tokens"]}
+    for highlight in weighed["hits"][0]["highlights"]:
+        shares = zip(highlight["positions"], highlight["similarities"], strict=True)
+        assert highlight["contribution"] == pytest.approx(sum(weights[p] * similarity for p, similarity in shares))
     matches = {token.position: token for token in library.explain(QUERY, hit["docno"]).tokens}
     assert pieces.keys() == {p for p, token in matches.items() if not token.match.startswith("[")}
     assert all(pieces[p] == matches[p].match.removeprefix("##") for p in pieces)
 
 
 def test_tokens_are_in_the_order_of_importance_with_their_frequency(client: TestClient, library: Index) -> None:
-    for settings in ({}, {"where": "kind = 'method'", "frequencies": "matching"}):
+    for settings in ({}, {"where": "kind = 'method'", "frequencies": "matching"}, {"weights": "idf"}):
         tokens = search(client, query=QUERY, p=2, details=True, **settings)["tokens"]
         expected = library.explain(QUERY, library.search(QUERY)[0].docno, p=2, **settings).tokens
         for token, wanted in zip(tokens, expected, strict=True):
@@ -208,6 +253,7 @@ def test_an_empty_index_answers_with_nothing(tmp_path: Path, encoder: OnnxEncode
 
 SEARCH = "/v1/indexes/library/search"
 EXPLAIN = "/v1/indexes/library/explain"
+PAIR = {"embeddings": [[1.0], [1.0]], "token_ids": [1, 2], "token_kinds": [0, 0]}
 WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "k": 0}, 422, "k", "greater than or equal to 1"),
     (SEARCH, {"query": "a", "k": 1001}, 422, "k", "less than or equal to 1000"),
@@ -225,6 +271,15 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "where": "year >"}, 422, "where", "at"),
     (SEARCH, {"query": "a", "where": 3}, 422, "where", "valid string"),
     (SEARCH, {"query": "a", "frequencies": "mine"}, 422, "frequencies", "'collection' or 'matching'"),
+    (SEARCH, {"query": "a", "weights": "heavy"}, 422, "weights", "'idf' or 'none'"),
+    (SEARCH, {"query": "a", "weights": [1.0]}, 422, "weights", "'idf' or 'none'"),
+    (f"{EXPLAIN}?query=a&docno=x&weights=heavy", None, 422, "weights", "'idf' or 'none'"),
+    (SEARCH, {"query": "a", "embedding_weights": [1.0]}, 422, "body", "embedding_weights belong to embeddings"),
+    (SEARCH, {**PAIR, "embedding_weights": [1.0]}, 422, "embedding_weights", "2 embeddings, 1 weights"),
+    (SEARCH, {**PAIR, "embedding_weights": [1.0, -0.1]}, 422, "embedding_weights.1", "greater than or equal to 0"),
+    (SEARCH, {**PAIR, "embedding_weights": [1.0, 1e9]}, 422, "embedding_weights.1", "less than or equal to 1000"),
+    (SEARCH, {**PAIR, "embedding_weights": ["1", 1.0]}, 422, "embedding_weights.0", "valid number"),
+    (SEARCH, {**PAIR, "embedding_weights": 1.0}, 422, "embedding_weights", "valid list"),
     (SEARCH, {"query": "a", "kk": 3}, 422, "kk", "there is no such field"),
     (SEARCH, {"query": "x" * 2001}, 422, "query", "at most 2000 characters"),
     (SEARCH, {"query": 3}, 422, "query", "valid string"),

@@ -140,6 +140,44 @@ def test_matched_words_are_marked_and_the_closer_the_darker(page: Any, address: 
     assert re.match(r"adds \d\.\d\d to the score: zip 0\.\d\d", title)
 
 
+def test_the_match_of_a_common_word_is_marked_less_than_that_of_a_rare_one(page: Any, address: str) -> None:
+    page.goto(f"{address}#index=library&q={QUERY}")
+    page.wait_for_selector("mark.word")
+    depths: dict[str, float] = {}  # of the darkest mark of each word
+    for mark in page.locator("#hits mark.word").all():
+        word = mark.inner_text().lower()
+        depths[word] = max(depths.get(word, 0), float(mark.evaluate("m => m.style.getPropertyValue('--depth')")))
+    common = {"a", "the", "and", "of", "to"} & depths.keys()
+    assert depths["zip"] > 0.4
+    assert len(common) > 1
+    assert all(depths[word] < 0.1 for word in common), depths
+
+
+def test_weights_change_the_ranking_and_the_map_says_how_they_add_up(page: Any, address: str, index: Index) -> None:
+    page.goto(f"{address}#index=library&q={QUERY}&p=2")
+    page.get_by_role("button", name="Why?").first.click()
+    page.wait_for_selector(".map")
+    assert page.locator(".map .weight").count() == 0
+    assert "outlined, add up to the score" in page.locator(".why").first.inner_text()
+    page.get_by_label("Weights in the score").select_option("idf")
+    page.wait_for_selector(".map .weight")
+    assert "weights=idf" in page.url
+    ranking = index.search(QUERY, p=2, weights="idf")
+    assert docnos(page) == [hit.docno for hit in ranking]
+    assert page.locator(".hit .score").all_inner_texts() == [f"{hit.score:.2f}" for hit in ranking]
+    explained = index.explain(QUERY, ranking[0].docno, p=2, weights="idf")
+    shown = page.locator(".map .weight").all_inner_texts()
+    assert shown == [f"{token.weight:.2f}" for token in explained.tokens if token.kind == "word"]
+    sentence = f"outlined, times its weight, add up to the score: {explained.score:.2f} over 32"
+    assert sentence in page.locator(".why:visible").inner_text()
+    page.reload()
+    page.wait_for_selector(".map .weight")
+    assert page.get_by_label("Weights in the score").input_value() == "idf"
+    page.get_by_label("Weights in the score").select_option("none")
+    page.wait_for_selector(".map .weight", state="detached")
+    assert "weights" not in page.url
+
+
 def test_the_map_names_the_gatherers_and_outlines_each_rows_best(page: Any, address: str, index: Index) -> None:
     page.goto(f"{address}#index=library&q={QUERY}&p=2")
     page.get_by_role("button", name="Why?").first.click()
@@ -199,7 +237,7 @@ def test_everything_can_be_done_with_the_keyboard(page: Any, address: str) -> No
         reached.append(page.evaluate("() => document.activeElement.id || document.activeElement.textContent"))
         if str(reached[-1]).startswith("Why?"):
             break
-    assert {"p", "p-auto", "order"} <= set(reached)
+    assert {"p", "p-auto", "order", "weights"} <= set(reached)
     page.keyboard.press("Enter")
     page.wait_for_selector(".map")
 

@@ -34,6 +34,7 @@ from .records import (
     Order,
     Ranking,
     SearchSettings,
+    WeightsName,
     is_blank,
 )
 
@@ -70,13 +71,15 @@ class AnyIndex(ABC):
         budget_ms: float | None = SearchSettings.budget_ms,
         where: str | None = SearchSettings.where,
         frequencies: FrequenciesName = SearchSettings.frequencies,
+        weights: WeightsName | None = SearchSettings.weights,
         partial: bool = SearchSettings.partial,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
         `effort` ("fast", "balanced" or "exact") decides what is left open, or `budget_ms`, the milliseconds that the
         search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >= 2020 and
-        lang = 'en'": docs/living-index.md. `partial` is for shards: a shard that cannot be reached is left out, and
+        lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
+        docs/importance.md. `partial` is for shards: a shard that cannot be reached is left out, and
         `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
         index is searched on one thread.
         """
@@ -92,6 +95,7 @@ class AnyIndex(ABC):
             budget_ms=budget_ms,
             where=where,
             frequencies=frequencies,
+            weights=weights,
             partial=partial,
         )
         return searching.search(self, query, settings)
@@ -105,7 +109,7 @@ class AnyIndex(ABC):
         return searching.search_many(self, queries, SearchSettings.of(settings), threads)
 
     def decide(self, query: str | EncodedText, **settings: Any) -> searching.Decision:
-        """What `search` would do with these settings: its plan, the importance order, and the positions it keeps."""
+        """What `search` would do with these settings: the weights, the plan, the importance order, what it keeps."""
         return searching.decide(self.searched(), self.encode_query(query), SearchSettings.of(settings))
 
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
@@ -121,11 +125,17 @@ class AnyIndex(ABC):
 
     @abstractmethod
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
-        """The second stage alone: the exact MaxSim score of each of the documents, in their order."""
+        """The second stage alone: the exact MaxSim score of each of the documents, in their order.
+
+        An EncodedText may have weights, such as that of `decide(query, weights="idf").query`: they count.
+        """
 
     @abstractmethod
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        """The similarities that MaxSim takes the maxima of, (document tokens, query embeddings); and the token ids."""
+        """The similarities that MaxSim takes the maxima of, (document tokens, query embeddings); and the token ids.
+
+        They are without the query's weights.
+        """
 
     @abstractmethod
     def searched(self) -> explaining.Explained:

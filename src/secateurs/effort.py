@@ -104,6 +104,7 @@ def make_plan(
         candidates=share(candidates, shards),
         where=settings.where,
         frequencies=settings.frequencies,
+        weights=settings.weights,
         nprobe_each=nprobe_each,
         budget_ms=settings.budget_ms if gather == "cells" else None,
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .cancellation import stop_if_cancelled
 from .gather import gatherer
+from .importance import word_rarity
 from .records import EncodedText, SearchSettings, TokenKind
 from .search import Decision, Searchable, Searched, decide, gather, score
 from .storage.snapshot import Snapshot
@@ -27,7 +28,9 @@ class TokenExplanation:
     importance: int  # 1 is the most important
     kept: bool  # used for gathering
     gathers: bool  # it alone gathers this document (False for embeddings that are not kept)
-    similarity: float  # its share of the score, Eq. 1
+    rarity: float  # between 0, as common as any word, and 1, the rarest word of the query; 0 for special tokens
+    weight: float  # what it counts for in the score: 1 in Eq. 1
+    similarity: float  # with its best match, without the weight
     match: str  # the document's token with that similarity
     match_position: int
 
@@ -35,7 +38,7 @@ class TokenExplanation:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     docno: str
-    score: float
+    score: float  # the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
     gathered: bool  # at least one kept embedding gathers it
     rank: int | None  # among the documents that were scored; None if it was not scored
     documents_scored: int
@@ -48,7 +51,7 @@ class Evidence:
 
     score: float
     gathers: NDArray[np.bool_]
-    similarity: NDArray[np.float64]
+    similarity: NDArray[np.float64]  # of the best match, without the weights
     match_position: NDArray[np.int64]  # -1 in a document without embeddings
     match_token: NDArray[np.int32]
 
@@ -84,6 +87,8 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     evidence = searched.evidence(decision, docno)
     standings = searched.standings(decision, settings, evidence.score, docno)
     frequency = decision.matching.frequencies.collection_frequency(encoded.token_ids)
+    rarity = word_rarity(encoded, decision.matching.frequencies)
+    weights = decision.query.all_weights
     kept = set(decision.kept.tolist())
     tokens = []
     for importance, position in enumerate(decision.ordered.tolist(), start=1):
@@ -97,6 +102,8 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
                 importance=importance,
                 kept=position in kept,
                 gathers=bool(evidence.gathers[position]),
+                rarity=float(rarity[position]),
+                weight=float(weights[position]),
                 similarity=float(evidence.similarity[position]),
                 match=index.token_text(int(evidence.match_token[position])) if match >= 0 else "",
                 match_position=match,

@@ -67,7 +67,7 @@ def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
     """Per position the logarithm of its token's frequency, between that in the collection and in the background."""
-    return _mixed(frequencies, lambda table: np.log1p(table.collection_frequency(query.token_ids)))
+    return _log_frequency(query.token_ids, frequencies)
 
 
 def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
@@ -75,16 +75,43 @@ def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64
 
     0 for what is not a word. Effort decides by this how many positions are enough, and how deep each looks.
     """
-    most = _mixed(frequencies, lambda table: np.log(np.array([table.collection.sum() + 2.0])))
+    total = _mixed(frequencies, lambda table: np.log(table.collection.sum(keepdims=True) + 2.0))
     is_word = query.token_kinds == TokenKind.WORD
-    return np.where(is_word, np.maximum(most - log_frequency(query, frequencies), 0.0), 0.0)
+    return np.where(is_word, np.maximum(total - log_frequency(query, frequencies), 0.0), 0.0)
+
+
+def _log_frequency(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
+    return _mixed(frequencies, lambda table: np.log1p(table.collection_frequency(token_ids)))
 
 
 def _mixed(frequencies: Frequencies, look_up: Callable[[Frequencies], NDArray[np.float64]]) -> NDArray[np.float64]:
+    """What is looked up in the collection's frequencies and in the background's, between the two."""
     in_collection = look_up(frequencies)
     if frequencies.background is None:
         return in_collection
     return (1 - _BACKGROUND_SHARE) * in_collection + _BACKGROUND_SHARE * look_up(frequencies.background)
+
+
+def word_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """Per position a number between 0 and 1, for showing which matches matter. No search uses it.
+
+    It is linear in the logarithm of the frequency: 0 for the most common token of all, 1 for the rarest of the query's
+    words that documents have, and for words that they do not have. Everything that is not a word has 0.
+    """
+    word = query.token_kinds == TokenKind.WORD  # (positions,)
+    return np.where(word, match_rarity(query.token_ids, query, frequencies), 0.0)
+
+
+def match_rarity(token_ids: NDArray[np.int32], query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """The rarity of other tokens, such as those of a document, on the scale of the query's words."""
+    seen = (query.token_kinds == TokenKind.WORD) & (frequencies.collection_frequency(query.token_ids) > 0)
+    least = log_frequency(query, frequencies)[seen].min(initial=np.inf)
+    # What a token would have that is the most frequent both in the collection and in the background.
+    most = _mixed(frequencies, lambda table: np.log1p(table.collection.max(initial=0, keepdims=True)))[0]
+    if most <= least:  # nothing to compare with
+        return np.ones(len(token_ids))
+    rarity: NDArray[np.float64] = (most - _log_frequency(token_ids, frequencies)) / (most - least)
+    return rarity.clip(0, 1)
 
 
 def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Positions:

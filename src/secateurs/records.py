@@ -73,6 +73,11 @@ class EncodedText:
         return len(self.embeddings)
 
     @property
+    def all_weights(self) -> NDArray[np.float32]:
+        """(positions,): the weights, 1 for each embedding if there are none."""
+        return np.ones(len(self), dtype=np.float32) if self.weights is None else self.weights
+
+    @property
     def weighted(self) -> NDArray[np.float32]:
         """The embeddings, each multiplied by its weight: a product with one of these is a weighted similarity."""
         return self.embeddings if self.weights is None else self.embeddings * self.weights[:, None]
@@ -129,12 +134,14 @@ GatherName = Literal["cells", "faiss", "exhaustive"]
 GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
 EffortName = Literal["fast", "balanced", "exact"]
 FrequenciesName = Literal["collection", "matching"]
+WeightsName = Literal["idf"]
 StoreName = Literal["int8", "float16", "residual4"]
 Order: TypeAlias = OrderName | OrderFunction
 ORDER_NAMES: tuple[OrderName, ...] = get_args(OrderName)
 GATHERERS: tuple[GatherName, ...] = get_args(GatherName)  # the first that an index was built for is its default
 EFFORTS: tuple[EffortName, ...] = get_args(EffortName)
 FREQUENCIES: tuple[FrequenciesName, ...] = get_args(FrequenciesName)
+WEIGHTS: tuple[WeightsName, ...] = get_args(WeightsName)  # besides None: equal weights, Eq. 1
 STORES: tuple[StoreName, ...] = get_args(StoreName)
 DEFAULT_STORE: StoreName = "int8"
 
@@ -176,7 +183,8 @@ class SearchSettings:
     effort: EffortName = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
     budget_ms: float | None = None  # cells: milliseconds that a search may take after encoding, instead of an effort
     where: str | None = None  # which documents may be found: see storage/filters.py
-    frequencies: FrequenciesName = "collection"  # whose token frequencies decide the order
+    frequencies: FrequenciesName = "collection"  # whose token frequencies decide the order, and the weights
+    weights: WeightsName | None = None  # what each query embedding counts for in the score: weights.py; None: Eq. 1
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
 
     def __post_init__(self) -> None:
@@ -194,6 +202,8 @@ class SearchSettings:
         check_choice("gather", self.gather, ("auto", *GATHERERS))
         check_choice("effort", self.effort, EFFORTS)
         check_choice("frequencies", self.frequencies, FREQUENCIES)
+        if self.weights is not None and (not isinstance(self.weights, str) or self.weights not in WEIGHTS):
+            raise UsageError(f"weights is {', '.join(WEIGHTS)}, or None for equal weights, not {self.weights!r}")
         if self.budget_ms is not None:
             self._check_budget()
         if self.where is not None and not isinstance(self.where, str):
@@ -240,6 +250,7 @@ class SearchPlan:
     candidates: int
     where: str | None = None
     frequencies: FrequenciesName = "collection"
+    weights: WeightsName | None = None
     nprobe_each: tuple[int, ...] | None = None  # cells: of each kept embedding, at most `nprobe`; None: it for each
     budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
 
@@ -291,7 +302,7 @@ class Ranking(Sequence[Hit]):
     """Hits from best to worst, the query with the positions that gathered them, and the statistics of the search."""
 
     hits: tuple[Hit, ...]
-    query: EncodedText  # in full: scoring used all of it
+    query: EncodedText  # in full, with the weights of its embeddings: scoring used all of it
     kept: tuple[int, ...]  # query positions used for gathering, most important first
     plan: SearchPlan
     stats: SearchStats

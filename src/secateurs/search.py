@@ -1,6 +1,6 @@
 """The pipeline of every search, over one index or over shards:
 
-encode -> filter -> order -> plan -> prune -> gather -> score -> rank
+encode -> filter -> weigh -> order -> plan -> prune -> gather -> score -> rank
 
 `search` makes all decisions once, for the whole collection (`decide`), and then gathers, scores and ranks (`find`): in
 one snapshot, or in each shard, whose rankings are merged.
@@ -28,6 +28,7 @@ from .records import EncodedText, GatherName, Hit, Positions, Ranking, SearchPla
 from .storage.documents import StoredDocument
 from .storage.snapshot import Snapshot
 from .threads import in_order
+from .weights import weigh
 
 _TIMED_EMBEDDINGS = 32  # of the query that is timed for `costs_of`
 _PAIRS_AT_ONCE = 1 << 21  # documents times query embeddings between two looks whether the search was cancelled
@@ -37,7 +38,7 @@ class Matching(NamedTuple):
     """The documents that a filter lets through; without a filter, all of them."""
 
     documents: int  # how many
-    frequencies: Frequencies  # token frequencies that decide the order
+    frequencies: Frequencies  # token frequencies that decide the order and the weights
     allowed: NDArray[np.bool_] | None = None  # (documents,); None: all, or over shards known by each shard only
 
 
@@ -127,10 +128,12 @@ def search_many(
 def decide(
     searched: Searched, query: EncodedText, settings: SearchSettings, watch: Stopwatch | None = None
 ) -> Decision:
-    """Filter, order, plan and prune."""
+    """Filter, weigh, order, plan and prune."""
     watch = watch or Stopwatch()
     matching = searched.filter(settings)
     watch.lap("filter")
+    if settings.weights is not None:
+        query = weigh(query, matching.frequencies)
     ordered = order_positions(settings.order, query, matching.frequencies)
     by_rarity = rarities(query, matching.frequencies)[ordered]
     plan = make_plan(settings, by_rarity, searched.gatherers, len(searched), matching.documents, searched.shards)

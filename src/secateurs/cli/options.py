@@ -13,7 +13,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from ..errors import UsageError
-from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, OrderName, StoreName
+from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, OrderName, StoreName, WeightsName
 
 
 def whole_number(text: str) -> int | str:
@@ -93,6 +93,14 @@ FrequenciesOption = Annotated[
         help="Where token frequencies are counted: in the collection, or in the documents matching --where.",
     ),
 ]
+WeightsOption = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="NAME",
+        help="What embeddings count for in the score: idf gives rare words more, none gives all the same.",
+    ),
+]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", metavar="", help="Go on after documents that cannot be used, and count them.")
 ]
@@ -135,6 +143,11 @@ Replicas = Annotated[
 def gatherer_names(gather: list[str] | None) -> tuple[GatherName, ...]:
     """What --gather was given, as Index.build takes it and checks it."""
     return cast(tuple[GatherName, ...], tuple(gather or ("cells",)))
+
+
+def weights_name(weights: str) -> WeightsName | None:
+    """What --weights was given, as SearchSettings takes it and checks it."""
+    return None if weights == "none" else cast(WeightsName, weights)
 
 
 def number_or_word(p: str) -> int | Literal["auto"] | None:

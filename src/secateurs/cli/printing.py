@@ -160,9 +160,12 @@ def print_explanation_as_json(explanation: Explanation) -> None:
 def print_explanation(explanation: Explanation, order: str) -> None:
     console = Console()
     kept = sum(token.kept for token in explanation.tokens)
+    weighted = any(token.weight != 1 for token in explanation.tokens)
     table = Table(box=None, pad_edge=False)
     for name in ("", "token", "kind", "frequency", "gathers it", "best match", "similarity"):
         table.add_column(name, justify="right" if name in ("", "frequency", "similarity") else "left")
+    if weighted:
+        table.add_column("weight", justify="right")
     for token in explanation.tokens:
         gathers = ("yes" if token.gathers else "no") if token.kept else "pruned"
         table.add_row(
@@ -173,6 +176,7 @@ def print_explanation(explanation: Explanation, order: str) -> None:
             gathers,
             Text(token.match),
             f"{token.similarity:.3f}",
+            *([f"{token.weight:.3f}"] if weighted else []),
             style="" if token.kept else "dim",
         )
     console.print(table)

@@ -29,8 +29,10 @@ from .options import (
     Query,
     RayForSearch,
     Replicas,
+    WeightsOption,
     Where,
     number_or_word,
+    weights_name,
 )
 from .printing import (
     print_explanation,
@@ -59,6 +61,7 @@ def search(
     budget_ms: BudgetMs = SearchSettings.budget_ms,
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
+    weights: WeightsOption = "none",
     partial: Partial = SearchSettings.partial,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
@@ -84,6 +87,7 @@ def search(
         budget_ms=budget_ms,
         where=where,
         frequencies=frequencies,
+        weights=weights_name(weights),
         partial=partial,
     )
     # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
@@ -121,6 +125,7 @@ def explain(
     budget_ms: BudgetMs = SearchSettings.budget_ms,
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
+    weights: WeightsOption = "none",
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
@@ -138,6 +143,7 @@ def explain(
         budget_ms=budget_ms,
         where=where,
         frequencies=frequencies,
+        weights=weights_name(weights),
     )
     explanation = open_index(path).explain(query, docno, **vars(settings))
     if as_json:

@@ -8,9 +8,13 @@ with the same documents, scores and ranks. Between the stages a query travels in
     query_toks    (positions,) int32: the token behind each of them
     query_kinds   (positions,) uint8, see records.TokenKind
     query_keep    (p,) int64: the positions to gather with, most important first
+    query_weights (positions,) float32: what each embedding counts for in the score; None, or no column: 1 each
+    query_weighed the setting `weights` that is in query_weights already, such as "idf"; None, or no column: none
 
 A stage uses these columns where the frame has them: the embeddings in place of encoding `query`, and `query_keep` in
-place of `p` and `order`. So a query is encoded once, and scored with all of its embeddings.
+place of `p` and `order`. So a query is encoded once, and scored with all of its embeddings. The setting `weights`
+multiplies the weights that the encoder gave, if it gave any. `query_weighed` says that Prune has done that, so that no
+later stage does it again.
 """
 
 from __future__ import annotations
@@ -36,6 +40,8 @@ import pyterrier as pt  # noqa: E402
 
 ENCODED = ["query_embs", "query_toks", "query_kinds"]
 KEEP = "query_keep"
+WEIGHTS = "query_weights"
+WEIGHED = "query_weighed"
 _SCHEMATIC = {"help_url": None}  # else PyTerrier downloads a list of addresses before it draws a pipeline
 
 
@@ -81,35 +87,54 @@ class _SearchStage(_Stage):
         with pt.validate.any(frame, context=self) as valid:
             valid.query_frame(["query"])
             valid.query_frame(ENCODED)
-        queries = _queries(frame)
+        work = self._unpruned(frame)
         if KEEP not in frame:
-            return [(query, self.settings) for query in queries]
+            return work
         kept = [np.asarray(keep, dtype=np.int64) for keep in frame[KEEP]]
         return [  # if nothing is kept, the order raises; p itself cannot be 0
-            (query, {**self.settings, "p": len(keep) or 1, "order": _fixed_order(keep)})
-            for query, keep in zip(queries, kept, strict=True)
+            (query, {**settings, "p": len(keep) or 1, "order": _fixed_order(keep)})
+            for (query, settings), keep in zip(work, kept, strict=True)
+        ]
+
+    def _unpruned(self, frame: pd.DataFrame) -> list[tuple[str | EncodedText, dict[str, Any]]]:
+        """Each query of a frame, with its settings: without `weights`, if the query has them already."""
+        queries = _queries(frame)
+        if WEIGHED not in frame or not set(ENCODED) <= set(frame):
+            return [(query, self.settings) for query in queries]
+        return [
+            (query, self.settings if _is_missing(weighed) else {**self.settings, "weights": None})
+            for query, weighed in zip(queries, frame[WEIGHED], strict=True)
         ]
 
 
 class QueryEncoder(_Stage):
-    """Encodes the query: adds its embeddings, token ids and token kinds."""
+    """Encodes the query: adds its embeddings, token ids and token kinds; and weights, if the encoder gives them."""
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, ["query"], context=self)
         encoded = list(in_order(self.index.encode_query, ((query,) for query in _queries(inp[["query"]]))))
         parts = [[getattr(query, name) for query in encoded] for name in ("embeddings", "token_ids", "token_kinds")]
-        return _with_columns(inp, dict(zip(ENCODED, parts, strict=True)))
+        columns = dict(zip(ENCODED, parts, strict=True))
+        if any(query.weights is not None for query in encoded):
+            columns[WEIGHTS] = [query.weights for query in encoded]
+        # Weights that the frame has are those of other embeddings.
+        return _with_columns(inp.drop(columns=[WEIGHTS, WEIGHED], errors="ignore"), columns)
 
 
 class Prune(_SearchStage):
-    """Chooses what to gather with, by `order` and `p`: adds query_keep, and leaves the embeddings whole."""
+    """Chooses what to gather with, by `order` and `p`: adds query_keep, and leaves the embeddings whole.
+
+    With the setting `weights`, it also adds query_weights, which the stages after it use.
+    """
 
     def transform(self, inp: pd.DataFrame) -> pd.DataFrame:
         pt.validate.query_frame(inp, ENCODED, context=self)
-        return _with_columns(inp, {KEEP: [self._keep(query) for query in _queries(inp)]})
-
-    def _keep(self, query: str | EncodedText) -> Positions:
-        return self.index.decide(query, **self.settings).kept
+        decisions = [self.index.decide(query, **settings) for query, settings in self._unpruned(inp)]
+        columns: dict[str, list[Any]] = {KEEP: [decision.kept for decision in decisions]}
+        if self._search.weights is not None:
+            columns[WEIGHTS] = [decision.query.weights for decision in decisions]
+            columns[WEIGHED] = [self._search.weights] * len(decisions)
+        return _with_columns(inp, columns)
 
 
 class Candidates(_SearchStage):
@@ -211,7 +236,11 @@ class SecateursIndexer(pt.Indexer):
 def _queries(frame: pd.DataFrame) -> list[str | EncodedText]:
     """The query of each row: encoded if the frame brings that, else its text."""
     if set(ENCODED) <= set(frame):
-        return [EncodedText(*parts) for parts in zip(*(frame[name] for name in ENCODED), strict=True)]
+        given = frame[WEIGHTS] if WEIGHTS in frame else [None] * len(frame)
+        return [
+            EncodedText(embeddings, token_ids, token_kinds, weights=None if _is_missing(weights) else weights)
+            for embeddings, token_ids, token_kinds, weights in zip(*(frame[n] for n in ENCODED), given, strict=True)
+        ]
     for query in frame["query"]:
         if not isinstance(query, str):
             raise UsageError(f"a query is a string, not {query!r}")
@@ -230,6 +259,11 @@ def _fixed_order(keep: Positions) -> OrderFunction:
         return np.concatenate([keep, rest])
 
     return order
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a row has no value, in a frame that was put together from frames with and without that column."""
+    return value is None or (isinstance(value, float) and np.isnan(value))
 
 
 def _field(document: Document, name: str) -> Any:

@@ -16,6 +16,7 @@ from ..records import SearchSettings
 
 DEPTH = 1000  # hits per query, as in the paper: AP and R@1000 look that deep
 _MOST_SETTINGS = 10_000
+_NONE = {"p": "all", "weights": "none"}  # what None means; of all other settings, that the effort decides
 _FREE_TEXT = ("where",)  # a condition may have commas and colons in it
 _NAMES = tuple(
     field.name for field in fields(SearchSettings) if field.name != "partial"
@@ -91,8 +92,10 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def parse_value(name: str, word: str) -> Any:
-    """As on the command line: a number, a word, `all` for p, `auto` to leave it open."""
+    """As on the command line: a number, a word, `all` for p, `none` for weights, `auto` to leave it open."""
     word = word.strip()
+    if name == "weights" and word == "none":
+        return None
     if name == "p" and word in ("all", "auto"):
         return None if word == "all" else "auto"
     if word == "auto" and name not in ("k", "k_prime"):  # which have no value that is left open
@@ -109,7 +112,7 @@ def parse_value(name: str, word: str) -> Any:
 def plain(settings: SearchSettings) -> dict[str, str | int | None]:
     """The settings as a table holds them, in the words of the command line; None is decided by the effort."""
     return {
-        name: value if name != "p" and (value is None or isinstance(value, int)) else plain_word(name, value)
+        name: value if name not in _NONE and (value is None or isinstance(value, int)) else plain_word(name, value)
         for name, value in ((name, getattr(settings, name)) for name in _NAMES)
     }
 
@@ -117,7 +120,7 @@ def plain(settings: SearchSettings) -> dict[str, str | int | None]:
 def plain_word(name: str, value: Any) -> str:
     """A setting's value as it is written on the command line."""
     if value is None:
-        return "all" if name == "p" else "auto"
+        return _NONE.get(name, "auto")
     return getattr(value, "__name__", None) or str(value)
 
 

@@ -14,9 +14,13 @@ class Highlight(BaseModel):
 
     start: int = Field(description="In Unicode code points of the text")
     end: int
-    contribution: float = Field(description="What it adds to the document's score: the sum of the similarities")
+    contribution: float = Field(description="What it adds to the document's score: the sum of weight x similarity")
     positions: list[int] = Field(description="The query embeddings it is the best match of")
-    similarities: list[float] = Field(description="With each of them")
+    similarities: list[float] = Field(description="With each of them, without the weights")
+    rarity: float = Field(
+        description="Of the piece itself: 0 for the most common word of all, 1 if it is as rare as "
+        "the rarest word of the query"
+    )
 
 
 class QueryToken(BaseModel):
@@ -28,6 +32,10 @@ class QueryToken(BaseModel):
     collection_frequency: int
     importance: int = Field(description="1 is the most important")
     kept: bool = Field(description="Used for gathering")
+    rarity: float = Field(
+        description="0 for the most common word of all, 1 for the rarest word of the query, 0 for special tokens"
+    )
+    weight: float = Field(description="What it counts for in the score; 1 unless there are weights")
 
 
 class HitAnswer(BaseModel):
@@ -58,7 +66,7 @@ class TokenMatch(QueryToken):
     """A query embedding's best match in one document."""
 
     gathers: bool = Field(description="Whether it gathers this document alone; false if it is not kept")
-    similarity: float | None = Field(description="Its share of the score; null for a document without embeddings")
+    similarity: float | None = Field(description="Without the weight; null for a document without embeddings")
     match: str
     match_position: int
 
@@ -81,7 +89,7 @@ class ExplainAnswer(BaseModel):
     """An Explanation."""
 
     docno: str
-    score: float | None
+    score: float | None = Field(description="The sum of weight x similarity over the tokens")
     gathered: bool
     rank: int | None
     documents_scored: int

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from ..contract import AnyIndex
 from ..errors import SecateursError
+from ..frequencies import Frequencies
+from ..importance import match_rarity
 from ..records import EncodedText
 from .answers import DocumentToken, Highlight, SimilarityMap
 
@@ -23,7 +25,9 @@ class _KnowsSpans(Protocol):
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], Sequence[Span]]: ...
 
 
-def highlights(index: AnyIndex, query: EncodedText, docno: str, text: str) -> list[Highlight] | None:
+def highlights(
+    index: AnyIndex, query: EncodedText, frequencies: Frequencies, docno: str, text: str
+) -> list[Highlight] | None:
     """The matched pieces in the order of the text, or None where the encoder cannot tell."""
     try:
         similarities, token_ids = index.similarities(query, docno)
@@ -32,6 +36,7 @@ def highlights(index: AnyIndex, query: EncodedText, docno: str, text: str) -> li
     spans = _spans(index, text, token_ids)
     if spans is None:
         return None
+    rarity = match_rarity(token_ids, query, frequencies)  # (document tokens,)
     best = similarities.argmax(axis=0) if len(similarities) else np.empty(0, dtype=np.int64)
     found = []
     for row in np.unique(best).tolist():
@@ -43,9 +48,10 @@ def highlights(index: AnyIndex, query: EncodedText, docno: str, text: str) -> li
                 Highlight(
                     start=span[0],
                     end=span[1],
-                    contribution=float(shares.sum()),
+                    contribution=float((query.all_weights[positions] * shares).sum()),
                     positions=positions.tolist(),
                     similarities=shares.tolist(),
+                    rarity=float(rarity[row]),
                 )
             )
     return found

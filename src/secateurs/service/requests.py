@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
@@ -17,6 +17,7 @@ from ..records import (
     FREQUENCIES,
     GATHERERS,
     ORDER_NAMES,
+    WEIGHTS,
     Document,
     EncodedText,
     SearchSettings,
@@ -29,6 +30,7 @@ SETTINGS = tuple(field.name for field in fields(SearchSettings))
 _MOST_KEYS = 50  # an unknown key is a line in the answer
 _MOST_DIMENSIONS = 4_096
 _LONGEST_BUDGET = 60_000  # milliseconds
+_LARGEST_WEIGHT = 1e3
 _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float32 products overflow
 
 _MEANINGS = {
@@ -42,7 +44,8 @@ _MEANINGS = {
     "effort": "What p, gather, nprobe and candidates follow where they are left open",
     "budget_ms": "cells: milliseconds that the search may take after encoding; chooses p, nprobe and candidates",
     "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
-    "frequencies": "Whose token frequencies the order goes by: of the collection, or of the documents that match",
+    "frequencies": "Whose token frequencies the order and the weights go by: of the collection, or of what matches",
+    "weights": "What query embeddings count for in the score: idf gives rare words more; none (or null): all the same",
     "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
 }
 
@@ -72,7 +75,11 @@ class RequestModels:
             search=_model(
                 "SearchRequest",
                 _SearchBody,
-                {"query": (text | None, None)} | _encoded(limits.p) | settings | {"details": (bool, details)},
+                {"query": (text | None, None)}
+                | _encoded(limits.p)
+                | _embedding_weights(limits.p)
+                | settings
+                | {"details": (bool, details)},
             ),
             explain=_model(
                 "ExplainRequest",
@@ -116,6 +123,8 @@ class _SearchBody(_Body):
             raise ValueError("give either query, or embeddings with token_ids and token_kinds")
         if getattr(self, "query", None) is not None and _has_tokens(self):
             raise ValueError("token_ids and token_kinds belong to embeddings, not to a query")
+        if getattr(self, "query", None) is not None and getattr(self, "embedding_weights", None) is not None:
+            raise ValueError("embedding_weights belong to embeddings, not to a query")
         return self
 
 
@@ -164,6 +173,8 @@ def to_settings(request: BaseModel) -> dict[str, Any]:
     settings = {name: getattr(request, name) for name in SETTINGS if hasattr(request, name)}
     if settings.get("p") == "all":
         settings["p"] = None
+    if settings.get("weights") == "none":
+        settings["weights"] = None
     return settings
 
 
@@ -226,7 +237,7 @@ def _to_encoded(item: Any, place: str) -> EncodedText:
         if getattr(item, name) is None:
             raise Problem.of_field(place + name, "is missing: there must be an entry for each embedding")
     try:
-        return EncodedText(item.embeddings, item.token_ids, item.token_kinds)
+        encoded = EncodedText(item.embeddings, item.token_ids, item.token_kinds)
     except UsageError as error:
         field = next((name for name in ("token_ids", "token_kinds") if str(error).startswith(name)), "embeddings")
         raise Problem.of_field(place + field, str(error).removeprefix(f"{field}: ")) from error
@@ -234,6 +245,11 @@ def _to_encoded(item: Any, place: str) -> EncodedText:
         raise Problem.of_field(
             place + "embeddings", "the rows do not all have the same number of dimensions"
         ) from error
+    weights = getattr(item, "embedding_weights", None)  # only a query has them
+    if weights is not None and len(weights) != len(encoded):
+        message = f"must have one entry per embedding: {len(encoded)} embeddings, {len(weights)} weights"
+        raise Problem.of_field(place + "embedding_weights", message)
+    return encoded if weights is None else replace(encoded, weights=weights)
 
 
 def _settings(limits: Limits) -> dict[str, Any]:
@@ -252,6 +268,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "effort": _one_of(*EFFORTS),
         "frequencies": _one_of(*FREQUENCIES),
         "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
+        "weights": _one_of(*WEIGHTS, "none") | None,
     }
     return {
         field.name: (kinds[field.name], Field(default=field.default, description=_MEANINGS.get(field.name)))
@@ -275,6 +292,13 @@ def _encoded(most: int) -> dict[str, Any]:
         "token_ids": (optional_list(token_id), Field(default=None, description="The token id behind each embedding")),
         "token_kinds": (optional_list(token_kind), Field(default=None, description=f"What each token is: {kinds}")),
     }
+
+
+def _embedding_weights(most: int) -> dict[str, Any]:
+    """Not called `weights`, which is a search setting: the two are multiplied."""
+    weight = Annotated[float, Field(ge=0, le=_LARGEST_WEIGHT)]
+    described = Field(default=None, description="What each embedding counts for in the score; 1 if left out")
+    return {"embedding_weights": (_listed(weight, most) | None, described)}
 
 
 def _listed(kind: Any, most: int, least: int = 0) -> Any:

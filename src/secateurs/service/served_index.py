@@ -17,9 +17,10 @@ from cachetools import LRUCache
 from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
+from ..importance import word_rarity
 from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
 from ..refresh import ThrottledRefresh
-from ..search import decide
+from ..search import Decision, decide
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
@@ -82,6 +83,7 @@ class ServedIndex:
         with allowed.limited_scoring():
             ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
+        decision = self.index.decide(encoded.query, **settings) if details else None
         return SearchAnswer(
             hits=[
                 HitAnswer(
@@ -90,7 +92,7 @@ class ServedIndex:
                     score=hit.score,
                     text=hit.text,
                     metadata=dict(hit.metadata),
-                    highlights=self._highlights(ranking.query, hit) if details else None,
+                    highlights=self._highlights(decision, hit) if decision else None,
                 )
                 for rank, hit in enumerate(ranking, start=1)
             ],
@@ -98,7 +100,7 @@ class ServedIndex:
             plan=asdict(ranking.plan),
             stats=ranking.stats,
             search_milliseconds=ranking.stats.search_milliseconds,
-            tokens=self._tokens(ranking, settings) if details else None,
+            tokens=self._tokens(decision, ranking) if decision else None,
         )
 
     def explain(
@@ -287,14 +289,15 @@ class ServedIndex:
         self._metrics.cached.labels("no" if encoded is None else "yes").inc()
         return encoded
 
-    def _highlights(self, query: EncodedText, hit: Hit) -> list[Highlight] | None:
+    def _highlights(self, decision: Decision, hit: Hit) -> list[Highlight] | None:
         stop_if_cancelled()
-        return highlights(self.index, query, hit.docno, hit.text)
+        return highlights(self.index, decision.query, decision.matching.frequencies, hit.docno, hit.text)
 
-    def _tokens(self, ranking: Ranking, settings: Mapping[str, Any]) -> list[QueryToken]:
-        query = ranking.query
-        decision = self.index.decide(query, **settings)
-        counts = decision.matching.frequencies.collection_frequency(query.token_ids)
+    def _tokens(self, decision: Decision, ranking: Ranking) -> list[QueryToken]:
+        query, frequencies = ranking.query, decision.matching.frequencies
+        counts = frequencies.collection_frequency(query.token_ids)
+        rarity = word_rarity(query, frequencies)
+        weights = query.all_weights
         kept = set(ranking.kept)
         return [
             QueryToken(
@@ -304,6 +307,8 @@ class ServedIndex:
                 collection_frequency=int(counts[position]),
                 importance=importance,
                 kept=position in kept,
+                rarity=float(rarity[position]),
+                weight=float(weights[position]),
             )
             for importance, position in enumerate(decision.ordered.tolist(), start=1)
         ]

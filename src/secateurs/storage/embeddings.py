@@ -35,6 +35,8 @@ def _text_of(document: Document) -> str:
 
 def check_embeddings(encoded: EncodedText, dim: int | None, which: str) -> None:
     """Raise if embeddings cannot be stored beside others of `dim` dimensions; `which` names the document."""
+    if encoded.weights is not None:
+        raise UsageError(f"{which} has weights: they are for queries, documents have none")
     if len(encoded) and encoded.embeddings.shape[1] != dim:
         raise UsageError(
             f"{which} has embeddings of {encoded.embeddings.shape[1]} dimensions, those before it of {dim}"

@@ -54,6 +54,8 @@ def _check_embeddings(index: AnyIndex, document: Document, place: str, dim: int)
         return dim
     if index.has_encoder:
         raise UsageError(f"{place}: {document.docno!r} brings its embeddings, but {index.path} makes its own")
+    if document.encoded.weights is not None:  # here too, so that no shard has been written to
+        raise UsageError(f"{place}: {document.docno!r} has weights: they are for queries, documents have none")
     width = document.encoded.embeddings.shape[1]
     if len(document.encoded) and dim and width != dim:
         raise UsageError(f"{place}: {document.docno!r} has embeddings of {width} dimensions, the others of {dim}")

@@ -22,6 +22,7 @@ function chip(run, choose) {
   const rarity = isWord(token)
     ? `${number(token.collection_frequency)} in the collection`
     : "special: it stands for no word of the query";
+  const weight = token.weight === 1 ? "" : `, weight ${token.weight.toFixed(2)}`;
   const count = run.length > 1 ? ` ×${run.length}` : "";
   const state = token.kept ? "kept" : "pruned";
   const button = el(
@@ -30,8 +31,8 @@ function chip(run, choose) {
       type: "button",
       "data-last": last.importance,
       class: `chip ${state}${isWord(token) ? "" : " special"}`,
-      title: `${rarity}, ${state}. Gather with the first ${last.importance}.`,
-      "aria-label": `${token.token}${count}, ${rarity}, ${state}. Gather with the first ${last.importance}`,
+      title: `${rarity}${weight}, ${state}. Gather with the first ${last.importance}.`,
+      "aria-label": `${token.token}${count}, ${rarity}${weight}, ${state}. Gather with the first ${last.importance}`,
       on: { click: () => choose(last.importance) },
     },
     el("span", { class: "token" }, token.token + count),

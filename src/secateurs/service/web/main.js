@@ -54,6 +54,7 @@ function show() {
   find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}`;
   if (find("query").value !== state.q) find("query").value = state.q;
   find("order").value = state.order;
+  find("weights").value = state.weights;
   if (!state.q.trim() || index.documents === 0 || index.encoder.kind === "precomputed") {
     running?.abort();
     forgetUnpruned();
@@ -99,12 +100,12 @@ async function run() {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const { index, q, p, order } = state;
-  const key = JSON.stringify([index, q, order]);
+  const { index, q, p, order, weights } = state;
+  const key = JSON.stringify([index, q, order, weights]);
   busy(true);
   const slow = setTimeout(() => notice("Still searching. The server may be busy.", "slow"), SLOW);
   try {
-    const settings = { query: q, k: hitsWanted(), order, partial: true };
+    const settings = { query: q, k: hitsWanted(), order, weights, partial: true };
     // One after the other: side by side they would slow each other down, and their times are compared.
     if (unpruned.key !== key) {
       forgetUnpruned();
@@ -168,7 +169,7 @@ function render(pruned, { full, points, encode }) {
   const marked = pruned.hits.some((hit) => hit.highlights?.length);
   find("legend").replaceChildren(
     ...(marked
-      ? [el("mark", { class: "word", vars: { "--depth": "0.8" } }, "Shaded"), " words are the best match of a query word, ",
+      ? [el("mark", { class: "word", vars: { "--depth": "0.8" } }, "Shaded"), " words are the best match of a query word, darker the closer and the rarer both are, ",
          el("mark", { class: "expansion" }, "underlined"), " ones only of special embeddings such as [MASK]."]
       : ["This index’s encoder does not tell where its tokens stand in the text, so no words are marked."]),
   );
@@ -182,13 +183,13 @@ function shownP(kept, total) {
 
 // Asked for once, however often p changes meanwhile: it takes long, and does not depend on p.
 async function drawCurve() {
-  const { index, q, order } = state;
+  const { index, q, order, weights } = state;
   const place = find("curve");
   const asked = unpruned;
   try {
     if (!asked.points) {
       place.replaceChildren(el("p", { class: "quiet" }, "Searching with every p …"));
-      asked.promise ??= pruneCurve(index, { query: q, k: hitsWanted(), order, partial: true }, asked.curve.signal);
+      asked.promise ??= pruneCurve(index, { query: q, k: hitsWanted(), order, weights, partial: true }, asked.curve.signal);
       asked.points = await asked.promise;
       if (asked !== unpruned) return;
     }
@@ -219,8 +220,8 @@ async function fillPanel(docno, panel) {
   explaining = new AbortController();
   panel.replaceChildren(el("p", { class: "quiet" }, "Comparing token by token …"));
   try {
-    const { index, q, p, order } = state;
-    const settings = { query: q, docno, k: hitsWanted(), p, order, partial: true, map: true };
+    const { index, q, p, order, weights } = state;
+    const settings = { query: q, docno, k: hitsWanted(), p, order, weights, partial: true, map: true };
     panel.replaceChildren(...why(await explain(index, settings, explaining.signal)));
   } catch (error) {
     if (error.name !== "AbortError") panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${error.message}`));
@@ -320,6 +321,11 @@ find("p-auto").addEventListener("click", () => {
 });
 find("order").addEventListener("change", () => {
   state.order = find("order").value;
+  writeState(state);
+  show();
+});
+find("weights").addEventListener("change", () => {
+  state.weights = find("weights").value;
   writeState(state);
   show();
 });

@@ -28,6 +28,7 @@ function metadata(facts) {
 // An item of the list, and what is needed to open and close its map.
 export function hitItem(hit, tokens, before, toggle) {
   const moved = movement(hit.rank, before);
+  const weighted = tokens.some((token) => token.weight !== 1);
   const panel = el("div", { class: "why", id: `why-${hit.rank}` });
   const button = el("button", {
     type: "button",
@@ -56,7 +57,7 @@ export function hitItem(hit, tokens, before, toggle) {
         el("span", { "aria-hidden": "true" }, moved.text),
         el("span", { class: "hidden" }, moved.spoken),
       ),
-      el("span", { class: "score", title: "exact score, Eq. 1" }, hit.score.toFixed(2)),
+      el("span", { class: "score", title: weighted ? "exact score, with weights" : "exact score, Eq. 1" }, hit.score.toFixed(2)),
     ),
     ...markedText(hit, tokens),
     metadata(hit.metadata),

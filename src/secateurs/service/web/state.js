@@ -1,6 +1,7 @@
 // What is looked at, kept in the part of the address after #, which a browser never sends to a server.
 
 const ORDERS = ["icf", "idf", "first", "random"];
+const WEIGHTS = ["none", "idf"];
 
 let settled; // the query that was last submitted or arrived at, and its address
 
@@ -13,14 +14,16 @@ export function readState() {
     q: given.get("q") ?? "",
     p: /^[1-9]\d{0,3}$/.test(p ?? "") ? Number(p) : "auto",
     order: ORDERS.includes(given.get("order")) ? given.get("order") : "icf",
+    weights: WEIGHTS.includes(given.get("weights")) ? given.get("weights") : "none",
     open: given.get("open") ?? "",
   };
 }
 
 export function writeState(state, remember = false) {
   const written = new URLSearchParams();
-  for (const name of ["index", "q", "p", "order", "open"]) {
-    if (state[name] !== "" && !(name === "p" && state.p === "auto")) written.set(name, state[name]);
+  const unsaid = { p: "auto", weights: "none" };
+  for (const name of ["index", "q", "p", "order", "weights", "open"]) {
+    if (state[name] !== "" && state[name] !== unsaid[name]) written.set(name, state[name]);
   }
   const address = `#${written}`;
   if (remember && address !== settled.address) {

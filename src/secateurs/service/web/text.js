@@ -6,21 +6,27 @@ import { isWord } from "./chips.js";
 const WHOLE = 520; // texts up to here are shown whole
 const WINDOW = 420;
 
-// A word's match is shaded by its similarity; what only special embeddings match is underlined.
+// A word's match is shaded by its similarity times the rarity of the commoner of the two words, so that the match of a
+// common word, or with one, is barely visible; what only special embeddings match is underlined.
 function weigh(highlight, tokenAt) {
   let shade = 0;
+  let kind = "expansion";
   const names = [];
   highlight.positions.forEach((position, i) => {
     const token = tokenAt.get(position);
     const similarity = highlight.similarities[i];
+    const times = token && token.weight !== 1 ? ` × ${token.weight.toFixed(2)}` : "";
+    const name = `${token?.token ?? "?"} ${similarity.toFixed(2)}${times}`;
     if (token && isWord(token)) {
-      shade += Math.max(similarity, 0);
-      names.unshift(`${token.token} ${similarity.toFixed(2)}`);
+      kind = "word";
+      shade = Math.max(shade, similarity * Math.min(token.rarity, highlight.rarity));
+      names.unshift(name);
     } else {
-      names.push(`${token?.token ?? "?"} ${similarity.toFixed(2)}`);
+      names.push(name);
     }
   });
-  return { ...highlight, shade, title: `adds ${highlight.contribution.toFixed(2)} to the score: ${names.join(", ")}` };
+  const title = `adds ${highlight.contribution.toFixed(2)} to the score: ${names.join(", ")}`;
+  return { ...highlight, shade, kind, title };
 }
 
 // The stretch with the most in it, begun and ended between words where there is a space nearby.
@@ -48,10 +54,9 @@ function* pieces(points, marks, from, to) {
     const end = Math.min(mark.end, to);
     if (end <= start) continue;
     if (start > at) yield points.slice(at, start).join("");
-    const kind = mark.shade > 0 ? "word" : "expansion";
-    // Similarities of a word and its match lie between about 0.5 and 1; below that there is little to show.
-    const depth = Math.min(Math.max((mark.shade - 0.45) / 0.55, 0.12), 1);
-    yield el("mark", { class: kind, title: mark.title, vars: { "--depth": depth.toFixed(2) } },
+    // Similarities of a word and its match lie between about 0.5 and 1, so that half of the shades would not be used.
+    const depth = Math.min(Math.max((mark.shade - 0.3) / 0.6, 0), 1);
+    yield el("mark", { class: mark.kind, title: mark.title, vars: { "--depth": depth.toFixed(2) } },
       points.slice(start, end).join(""));
     at = end;
   }

@@ -25,6 +25,8 @@ function sentence(explanation) {
   return el("p", {}, ...parts);
 }
 
+const isWeighted = (tokens) => tokens.some((token) => token.weight !== 1);
+
 function table(explanation, everyQueryToken, everyDocumentToken) {
   const { document_tokens: tokens, similarities } = explanation.map;
   const rows = explanation.tokens.filter((token) => everyQueryToken || isWord(token));
@@ -33,12 +35,14 @@ function table(explanation, everyQueryToken, everyDocumentToken) {
   const shown = rows.flatMap((row) => columns.map((column) => similarities[column][row.position]));
   const low = Math.min(...shown);
   const high = Math.max(...shown);
+  const weighted = isWeighted(explanation.tokens);
   const shade = (value) => ((value - low) / Math.max(high - low, 1e-9)).toFixed(3);
   const head = el(
     "tr",
     {},
     el("th", { scope: "col" }, "Query"),
     el("th", { scope: "col" }, "Gathers"),
+    weighted ? el("th", { scope: "col" }, "Weight") : null,
     columns.map((column) => el("th", { scope: "col", class: "document-token" }, el("span", {}, tokens[column].token))),
   );
   const body = rows.map((row) => {
@@ -48,6 +52,7 @@ function table(explanation, everyQueryToken, everyDocumentToken) {
       { class: row.kept ? "" : "pruned" },
       el("th", { scope: "row" }, row.token),
       el("td", { class: `gathers ${gathers}` }, gathers),
+      weighted ? el("td", { class: "weight" }, row.weight.toFixed(2)) : null,
       columns.map((column) => {
         const value = similarities[column][row.position];
         const best = column === row.match_position;
@@ -86,13 +91,14 @@ export function why(explanation) {
   const draw = () => frame.replaceChildren(table(explanation, everyQueryToken, everyDocumentToken));
   draw();
   const total = plural(explanation.tokens.length, "query embedding");
+  const best = isWeighted(explanation.tokens) ? "The best of each row, outlined, times its weight," : "The best of each row, outlined,";
   return [
     sentence(explanation),
     frame,
     el(
       "p",
       { class: "quiet" },
-      `The best of each row, outlined, add up to the score: ${explanation.score.toFixed(2)} over ${total}.`,
+      `${best} add up to the score: ${explanation.score.toFixed(2)} over ${total}.`,
     ),
     el(
       "div",
