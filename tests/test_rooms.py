@@ -136,6 +136,7 @@ def test_the_walk_of_a_query_has_at_most_16_files_besides_those_that_all_steps_s
 
 
 def test_the_walk_of_a_document(encoder: OnnxEncoder, passages: list[dict[str, str]], tmp_path: Path) -> None:
+    assert encoder.vocabulary  # computed once, when the first background is chosen
     build = partial(Index.build, tmp_path / "i.sec", passages[:20], encoder=encoder, progress=False)
     in_order("A document", entered(build))
 
