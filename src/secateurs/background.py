@@ -130,7 +130,7 @@ class Background:
                 return cls.of_counts(str(arrays["name"]), str(arrays["vocabulary"]), token_ids, counts)
         except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise SecateursError(
-                f"{path} is not a background ({error}): make one with  secateurs background CORPUS {path}"
+                f"{path} is not a background ({error}): make one with  secateurs background CORPUS... FILE"
             ) from error
 
 
