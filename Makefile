@@ -9,7 +9,7 @@ MINUTES ?= 10
 WORKERS ?= --numprocesses auto --dist loadgroup
 EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev
 
-.PHONY: help demo quick test check test-st test-page soak diagram screenshots projection clean
+.PHONY: help demo quick test check test-st test-page soak diagram screenshots projection background clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -49,6 +49,10 @@ screenshots: demo $(VENV)/.installed-model,serve,pyterrier,ray,bench,dev,browser
 # COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the collections of the report. CACHE takes about 15 GB.
 projection: $(VENV)/.installed-model,train  ## train the linear layer of the built-in encoder (COLLECTIONS=, CACHE=)
 	$(BIN)/python training/projection.py --collections $(COLLECTIONS) --cache $(CACHE)/projection
+
+# COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and questions.
+background: $(VENV)/.installed-model  ## count the table of English that comes with the package (COLLECTIONS=)
+	$(BIN)/python training/background.py --collections $(COLLECTIONS)
 
 clean:  ## remove the virtual environment, the demo index and caches
 	rm -rf $(VENV) demo.sec .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     ),
     (Room("storage", "what is on disk: segments, stores, changes, repair", ("storage",), query="8", document="5"),),
     (
-        Room("encoders", "text to embeddings", ("encoders",), query="4", document="4"),
+        Room("encoders", "text to embeddings, token counts", ("encoders", "background"), query="4", document="4"),
         Room("corpus", "readers of documents and queries", ("corpus", "queries", "trec"), document="3"),
         Room("kernels", "compiled code", ("kernels",), query="7", document="6"),
     ),

@@ -19,6 +19,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from secateurs import Document, EncodedText, Index
+from secateurs.background import choose_background
 from secateurs.demo import standard_library
 from secateurs.encoders import protocol
 from secateurs.encoders.onnx import OnnxEncoder
@@ -87,7 +88,14 @@ def index_path(
         replace(encoded, metadata={"kind": passage["kind"], "python": passage["python"]})
         for passage, encoded in zip(passages, encoded_passages, strict=True)
     ]
-    make_index(path, (("", document) for document in documents), None, Recipe("int8", ("cells",)), spec=encoder.spec)
+    make_index(
+        path,
+        (("", document) for document in documents),
+        None,
+        Recipe("int8", ("cells",)),
+        spec=encoder.spec,
+        background=choose_background("auto", encoder),
+    )
     return path
 
 

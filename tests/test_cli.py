@@ -92,7 +92,7 @@ def test_search_prints_json_that_equals_the_library(animals: Path) -> None:
     assert done["hits"][0]["metadata"] == {"year": 2020}
     assert done["stats"]["embeddings_kept"] == 2
     assert done["plan"] == asdict(ranking.plan)
-    assert done["plan"]["order"] == "icf"
+    assert done["plan"]["order"] == "rarity"
 
 
 @pytest.mark.parametrize("source", ["file", "-"])
@@ -179,6 +179,40 @@ def test_info_prints_what_the_index_holds(animals: Path) -> None:
     assert "documents         3" in done.stdout
     assert done.stdout.startswith("every byte is as it was written, and all parts agree\n")
     assert json.loads(run("info", animals, "--json").stdout)["documents"] == 3
+
+
+def test_background_counts_corpora_and_an_index_uses_the_table(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"docno": "a", "text": "The pond, the goldfish."}\n{"docno": "b", "text": ""}\n')
+    (tmp_path / "b.tsv").write_text("x\tA pond.\n")
+    done = run("background", "a.jsonl", "b.tsv", "ponds.npz", "--skip-bad", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["ponds.npz: 2 texts, 7 tokens, 5 types", "skipped: 1"]
+    assert run("index", "b.tsv", "i.sec", "--background", "ponds.npz", cwd=tmp_path).returncode == 0
+    info = run("info", "i.sec", cwd=tmp_path).stdout
+    assert re.search(r"^background +name ponds, vocabulary [0-9a-f]{16}$", info, re.MULTILINE)
+    assert run("index", "b.tsv", "j.sec", "--background", "none", cwd=tmp_path).returncode == 0
+    assert re.search(r"^background +none$", run("info", "j.sec", cwd=tmp_path).stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("a.tsv", "there.npz"), 1, "there.npz is there already"),
+        (("a.tsv",), 2, "name what to count first"),
+        (("a.tsv", "b.tsv"), 2, "which ends in .npz"),
+        (("a.tsv", "nowhere/b.npz"), 1, "there is no folder nowhere"),
+        (("nothing.tsv", "b.npz"), 1, "there is no file or folder nothing.tsv"),
+    ],
+)
+def test_background_refuses_before_it_counts(
+    arguments: tuple[str, ...], code: int, message: str, tmp_path: Path
+) -> None:
+    for name in ("a.tsv", "b.tsv", "there.npz"):
+        (tmp_path / name).write_text("x\tA pond.\n")
+    done = run("background", *arguments, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert (tmp_path / "there.npz").read_text() == "x\tA pond.\n"
 
 
 def test_an_empty_corpus_makes_an_empty_index_with_a_warning(tmp_path: Path) -> None:
@@ -408,7 +442,7 @@ def test_debug_shows_the_trace() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
+        *("index", "background", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
         *("serve", "evaluate", "report", "reproduce"),
     ],
 )

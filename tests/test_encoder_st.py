@@ -68,6 +68,13 @@ def test_it_has_all_that_an_encoder_needs(st_encoder: Encoder) -> None:
     assert st_encoder.spec["kind"] == "st"
 
 
+def test_words_are_counted_as_documents_store_them(st_encoder: SentenceTransformersEncoder) -> None:
+    texts = ["Goldfish, they grow!", "Cats sleep."]
+    stored = [e.token_ids[e.token_kinds == TokenKind.WORD] for e in st_encoder.encode_documents(texts)]
+    assert st_encoder.word_ids(texts).tolist() == np.concatenate(stored).tolist()
+    assert len(st_encoder.vocabulary) == 16
+
+
 def test_embeddings_are_those_of_the_model_itself(st_encoder: SentenceTransformersEncoder, checkpoint: Path) -> None:
     from sentence_transformers import MultiVectorEncoder
 

@@ -37,7 +37,7 @@ FILES = {
         "cell_documents.npy",
         "embedding_cells.npy",
     ),
-    "codebooks": ("centre.npy", "cell_centroids.npy", "cell_groups.npy", "levels.npy"),
+    "codebooks": ("centre.npy", "cell_centroids.npy", "cell_groups.npy", "levels.npy", "background.npy"),
     "deletions": ("numbers.npy", "frequencies.npy"),
 }
 EVERY_FILE = [f"{part}/{name}" for part, names in FILES.items() for name in names]
@@ -49,7 +49,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "i.sec"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(probing, "MANY_CELLS", 1)
-        index = build_random(path, store="residual4", gather=("cells", "faiss"))
+        index = build_random(path, store="residual4", gather=("cells", "faiss"), background="english")
     index.add([Document("new", "text", {"i": 7}, random_text(np.random.default_rng(3), 4))])
     index.delete(["d004", "d005"])
     for part, names in FILES.items():

@@ -145,6 +145,7 @@ def test_with_weights_one_more_file_is_entered_where_contributing_says(index: In
 
 
 def test_the_walk_of_a_document(encoder: OnnxEncoder, passages: list[dict[str, str]], tmp_path: Path) -> None:
+    assert encoder.vocabulary  # computed once, when the first background is chosen
     build = partial(Index.build, tmp_path / "i.sec", passages[:20], encoder=encoder, progress=False)
     in_order("A document", entered(build))
 

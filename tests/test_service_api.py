@@ -225,6 +225,7 @@ def test_info_is_the_librarys_without_the_folder(client: TestClient, library: In
     facts = library.info()
     answer = client.get("/v1/indexes/library/info").json()
     assert answer == {**{name: value for name, value in facts.items() if name != "path"}, "name": "library"}
+    assert answer["background"]["name"] == "english"
     listed = client.get("/v1/indexes").json()
     assert [index["name"] for index in listed["indexes"]] == ["library", "vectors"]
     assert listed["writable"] is False
@@ -262,7 +263,7 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "p": 0}, 422, "p", "greater than or equal to 1"),
     (SEARCH, {"query": "a", "p": 10**30}, 422, "p", "less than or equal to 512"),
     (SEARCH, {"query": "a", "p": "some"}, 422, "p", "input should be a valid integer, or 'auto' or 'all'"),
-    (SEARCH, {"query": "a", "order": "best"}, 422, "order", "'icf', 'idf', 'first' or 'random'"),
+    (SEARCH, {"query": "a", "order": "best"}, 422, "order", "'rarity', 'icf', 'idf', 'first' or 'random'"),
     (SEARCH, {"query": "a", "effort": "most"}, 422, "effort", "'fast', 'balanced' or 'exact'"),
     (SEARCH, {"query": "a", "gather": "magic"}, 422, "gather", "'cells'"),
     (SEARCH, {"query": "a", "gather": "faiss"}, 422, "gather", "library is prepared for cells, exhaustive only"),

@@ -21,7 +21,7 @@ import ray
 from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
-from secateurs import Document, EncodedText, Index
+from secateurs import Background, Document, EncodedText, Index
 from secateurs.cluster.build import builder, tasks
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.build.plan import BUILDING
@@ -62,6 +62,7 @@ def assert_is_like_one_index(folder: Path, one: Index) -> None:
         assert scale_of(shard) == scale_of(one)
         for name in ("store", "gather", "encoder", "dim"):
             assert getattr(shard.manifest, name) == getattr(one.manifest, name)
+        assert shard.manifest.codebook.background == one.manifest.codebook.background
         assert shard.manifest.codebook.embeddings == shard.info()["embeddings"]
     assert not (folder / BUILDING).exists()
 
@@ -90,6 +91,18 @@ def test_the_scale_is_the_same_when_it_is_fitted_to_a_sample(tmp_path: Path, mon
     assert scale_of(one) != scale_of(everything)
     build_shards(tmp_path / "big.sec", reversed(documents), shards=4, encoder=None)
     assert_is_like_one_index(tmp_path / "big.sec", one)
+
+
+def test_every_shard_gets_the_background_that_one_index_gets(tmp_path: Path) -> None:
+    mine = Background.of_counts("mine", "0" * 16, np.arange(30), np.arange(1, 31))
+    mine.save(tmp_path / "mine.npz")
+    one = Index.build(tmp_path / "one.sec", random_documents(40), encoder=None, background=mine)
+    build_shards(tmp_path / "big.sec", random_documents(40), shards=2, encoder=None, background=tmp_path / "mine.npz")
+    assert_is_like_one_index(tmp_path / "big.sec", one)
+    for shard in shards_of(tmp_path / "big.sec"):
+        background = shard.frequencies.background
+        assert background is not None
+        assert background.collection_frequency(np.arange(30)).tolist() == list(range(1, 31))
 
 
 def test_files_are_read_by_tasks_and_encoded_once(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ray")
@@ -17,7 +18,7 @@ import ray
 from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
-from secateurs import Index
+from secateurs import Background, Index
 from secateurs.cluster.build import builder, tasks
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.build.pieces import Pieces
@@ -175,13 +176,13 @@ def test_finished_shards_are_not_built_again_and_nothing_is_read_again(
     folder = tmp_path / "big.sec"
     real = tasks.finish_shard
 
-    def finish_some(folder: Path, plan: Any, shard: int, scale: Any) -> Any:
+    def finish_some(folder: Path, plan: Any, shard: int, *sent: Any) -> Any:
         if shard == 1:
             others = [folder / BUILDING / f"shard-000{n}" for n in (0, 2)]
             while not all((other / "finished.json").exists() and not [*other.glob("*.npz")] for other in others):
                 time.sleep(0.02)
             raise OSError("no space left")
-        return real(folder, plan, shard, scale)
+        return real(folder, plan, shard, *sent)
 
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     with monkeypatch.context() as patched:
@@ -197,6 +198,23 @@ def test_finished_shards_are_not_built_again_and_nothing_is_read_again(
     assert {name: Index(folder / name).manifest.segments[0].name for name in segments} == segments
     assert set(encoder.encoded().values()) == {1}
     assert sum(len(shard) for shard in shards_of(folder)) == 120
+
+
+def test_another_background_is_another_setting_when_a_build_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, folder = random_documents(20), tmp_path / "big.sec"
+    mine, other = (Background.of_counts("mine", "0" * 16, np.arange(2), np.array([1, n])) for n in (2, 3))
+    with monkeypatch.context() as patched:
+        patched.setattr(builder._Build, "_commit", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build_shards(folder, documents, shards=2, encoder=None, background=mine)
+    with pytest.raises(SecateursError, match=r"unfinished build with other settings \(background\)"):
+        build_shards(folder, documents, shards=2, encoder=None, background=other)
+    build_shards(folder, documents, shards=2, encoder=None, background=other, overwrite=True)
+    for shard in shards_of(folder):
+        assert shard.frequencies.background is not None
+        assert shard.frequencies.background.collection_frequency([0, 1]).tolist() == [1, 3]
 
 
 def test_documents_of_a_program_are_compared_when_a_build_continues(
@@ -265,7 +283,7 @@ def test_a_piece_that_is_lost_at_the_end_is_encoded_again_and_finished_shards_ar
     assert plan is not None
     scale = Scale.read(folder / BUILDING, plan)
     assert scale is not None
-    tasks.finish_shard(folder, plan, 0, scale)
+    tasks.finish_shard(folder, plan, 0, scale, None)
     assert [path.name for path in first.iterdir()] == ["finished.json"]
     segments = Index(folder / "shard-0000").manifest.segments
     lost = folder / BUILDING / "shard-0001" / "00002-000000.npz"

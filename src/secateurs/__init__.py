@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .background import Background
     from .cluster.build.builder import build_shards
     from .cluster.search.sharded_index import ShardedIndex
     from .encoders import Encoder, load_encoder
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
+    "Background": ".background",
     "Changes": ".records",
     "Document": ".records",
     "EncodedText": ".records",
@@ -52,6 +54,7 @@ _HOME = {
 
 __all__ = [
     "__version__",
+    "Background",
     "Changes",
     "Document",
     "EncodedText",

@@ -132,7 +132,7 @@ def _rarest_first(
     return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
 
 
-ORDERS: dict[OrderName, OrderFunction] = {"icf": icf, "idf": idf, "rarity": rarity, "first": first, "random": random}
+ORDERS: dict[OrderName, OrderFunction] = {"rarity": rarity, "icf": icf, "idf": idf, "first": first, "random": random}
 
 
 def order_positions(order: Order, query: EncodedText, frequencies: Frequencies) -> Positions:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import search as searching
+from .background import AUTO, Background, choose_background
 from .contract import AnyIndex, Documents
 from .corpus import OnBad, with_places
 from .encoders import DEFAULT_MODEL, Encoder, load_encoder
@@ -62,6 +63,7 @@ class Index(AnyIndex):
         encoder: Encoder | str | None = DEFAULT_MODEL,
         store: StoreName = DEFAULT_STORE,
         gather: GatherName | Sequence[GatherName] = ("cells",),
+        background: Background | str | Path | None = AUTO,
         overwrite: bool = False,
         progress: bool | None = None,
         on_bad: OnBad | None = None,
@@ -73,6 +75,10 @@ class Index(AnyIndex):
         encoder     a model's name or folder, an Encoder, or None if every Document brings its embeddings
         store       "int8", "float16" or "residual4": docs/index-format.md compares them
         gather      ways of gathering to build for: "cells", "faiss" or both; "exhaustive" needs nothing
+        background  what `rarity` takes as general text: a Background, its name or its file; "auto" is a table of the
+                    package if there is one for the encoder's vocabulary; None is no background. The index keeps a copy.
+                    Without an encoder, or with one that does not know its vocabulary, "auto" is none, and whether a
+                    background that is given has the same vocabulary cannot be checked
         progress    None shows bars on a terminal, True always, False never
         on_bad      called with a message for each document that cannot be used; without it the first one raises
 
@@ -81,6 +87,7 @@ class Index(AnyIndex):
         gather = (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather))
         check_target(Path(path), overwrite)
         loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
+        chosen = choose_background(background, loaded)
         items, total = with_places(documents, on_bad)
         make_index(
             Path(path),
@@ -91,6 +98,7 @@ class Index(AnyIndex):
             total=total,
             progress=progress,
             on_bad=on_bad,
+            background=chosen,
         )
         return cls(path, loaded)
 
@@ -172,6 +180,7 @@ class Index(AnyIndex):
             "store": manifest.store,
             "gather": [name for name in GATHERERS if name == "exhaustive" or name in manifest.gather],
             "encoder": dict(manifest.encoder),
+            "background": manifest.codebook.background and dict(manifest.codebook.background),
             "bytes": sum(file["bytes"] for folder in files for file in folder.values()),
             "segments": len(manifest.segments),
             "deleted_documents": sum(deletions.documents for deletions in gone),

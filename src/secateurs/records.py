@@ -129,7 +129,7 @@ Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important
 OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 
 # The words that settings take, as types, so that editors complete them; and as tuples.
-OrderName = Literal["icf", "idf", "rarity", "first", "random"]
+OrderName = Literal["rarity", "icf", "idf", "first", "random"]
 GatherName = Literal["cells", "faiss", "exhaustive"]
 GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
 EffortName = Literal["fast", "balanced", "exact"]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..background import AUTO
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
 from ..queries import read_lines
@@ -13,6 +14,7 @@ from ..records import DEFAULT_STORE
 from .interruption import changing
 from .options import (
     AsJson,
+    BackgroundOption,
     BuiltGatherers,
     Corpus,
     EncoderKind,
@@ -21,6 +23,7 @@ from .options import (
     RayForSearch,
     SkipBad,
     StoreOption,
+    background_or_none,
     gatherer_names,
 )
 from .printing import SkippedDocuments, print_built, print_changes, print_deletions, print_info, size_of
@@ -37,6 +40,7 @@ def index(
     encoder: EncoderKind = "onnx",
     store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
+    background: BackgroundOption = AUTO,
     skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace an index of that name.")] = False,
 ) -> None:
@@ -52,6 +56,7 @@ def index(
             encoder=load_encoder(model, encoder),
             store=store,
             gather=gatherer_names(gather),
+            background=background_or_none(background),
             overwrite=overwrite,
             on_bad=skipped if skip_bad else None,
         )

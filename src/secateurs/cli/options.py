@@ -123,6 +123,15 @@ BuiltGatherers = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; give the option twice for both."),
 ]
+BackgroundOption = Annotated[
+    str,
+    typer.Option(
+        "--background",
+        metavar="NAME",
+        help="General text for the order rarity: auto (the package's table, if there is one for the model), none, "
+        "english, or a FILE of  secateurs background.",
+    ),
+]
 Partial = Annotated[
     bool, typer.Option("--partial", metavar="", help="Answer without shards that cannot be reached, and say so.")
 ]
@@ -148,6 +157,11 @@ def gatherer_names(gather: list[str] | None) -> tuple[GatherName, ...]:
 def weights_name(weights: str) -> WeightsName | None:
     """What --weights was given, as SearchSettings takes it and checks it."""
     return None if weights == "none" else cast(WeightsName, weights)
+
+
+def background_or_none(background: str) -> str | None:
+    """What --background was given, as Index.build takes it."""
+    return None if background == "none" else background
 
 
 def number_or_word(p: str) -> int | Literal["auto"] | None:

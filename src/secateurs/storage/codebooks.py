@@ -1,4 +1,8 @@
-"""What the numbers of an index mean: the scale of int8 rows, and the cells. All segments share one codebook."""
+"""What the numbers of an index mean: the scale of int8 rows, and the cells. All segments share one codebook.
+
+The background of the index is stored beside them: it too belongs to all segments. It is not learnt from embeddings, so
+whoever writes a new codebook says which background it gets.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..background import Background
 from ..kernels.probing import Centroids, group_cells
 from .checksums import check_bytes, check_files, describe_files
-from .file_names import CELL_CENTROIDS, CELL_GROUPS, CENTRE, LEVELS
+from .file_names import BACKGROUND, CELL_CENTROIDS, CELL_GROUPS, CENTRE, LEVELS
 from .files import new_folder_name, open_array
 from .locks import Hold
 from .manifest import CODEBOOKS, CodebookRecord
@@ -28,7 +33,7 @@ class CodebookContent(NamedTuple):
     levels: NDArray[np.int8] | None = None  # (16,), store residual4
     spread: float = 0.0  # see CodebookRecord
 
-    def write(self, folder: Path) -> CodebookRecord:
+    def write(self, folder: Path, background: Background | None) -> CodebookRecord:
         """Into a new folder of the index at `folder`."""
         name = new_folder_name()
         target = folder / CODEBOOKS / name
@@ -42,8 +47,11 @@ class CodebookContent(NamedTuple):
                 np.save(target / CELL_GROUPS, groups)
         if self.levels is not None:
             np.save(target / LEVELS, self.levels)
+        if background is not None:
+            np.save(target / BACKGROUND, np.stack([background.counts.token_ids, background.counts.collection]))
         step = self.int8.step if self.int8 is not None else None
-        return CodebookRecord(name, self.embeddings, step, self.spread, describe_files(target))
+        described = None if background is None else background.description
+        return CodebookRecord(name, self.embeddings, step, self.spread, describe_files(target), described)
 
     @classmethod
     def read(cls, folder: Path, record: CodebookRecord, names: Collection[str]) -> CodebookContent:
@@ -67,6 +75,10 @@ class Codebook:
         self.int8, self.levels = content.int8, content.levels
 
     @cached_property
+    def background(self) -> Background | None:
+        return read_background(self.folder, self.record)
+
+    @cached_property
     def centroids(self) -> NDArray[np.int8] | None:
         """(cells, width), or None if there are none."""
         return self._checked(CELL_CENTROIDS)
@@ -85,6 +97,14 @@ class Codebook:
             return None
         check_bytes(self.folder, self.record.files, name)
         return open_array(self.folder / name)
+
+
+def read_background(folder: Path, record: CodebookRecord) -> Background | None:
+    """From the folder of a codebook; None if it has none."""
+    if record.background is None:
+        return None
+    token_ids, counts = open_array(folder / BACKGROUND)  # (2, types)
+    return Background.of_counts(token_ids=token_ids, counts=counts, **record.background)
 
 
 AnyCodebook: TypeAlias = Codebook | CodebookContent  # both have int8, centroids and levels

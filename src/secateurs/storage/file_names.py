@@ -20,6 +20,7 @@ CENTRE = "centre.npy"
 CELL_CENTROIDS = "cell_centroids.npy"
 CELL_GROUPS = "cell_groups.npy"
 LEVELS = "levels.npy"
+BACKGROUND = "background.npy"
 
 # deletions/
 NUMBERS = "numbers.npy"

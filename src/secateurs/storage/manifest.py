@@ -9,6 +9,7 @@
         cell_centroids.npy      (cells, width) int8: gather="cells" and store residual4
         cell_groups.npy         (cells,) int32: from 200,000 cells on, see kernels/probing.py
         levels.npy              (16,) int8: store residual4
+        background.npy          (2, types) int64: token id, frequency in general text; if there is a background
       segments/1f0c9a72b3d4/    documents; ids are random, and a folder is never changed once a manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
         blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
@@ -29,10 +30,10 @@
         frequencies.npy         (3, types) int64, as above, of the deleted documents
       lost/commit-12/           an index as it was before a repair that could not keep all of it, see repair.py
 
-manifest.json holds the format version, the encoder's name and fingerprint, counts, what the latest writes with an id
-did (recent_writes.py), and per file its size and CRC-32; its last field is a checksum of itself. Opening checks the
-manifest, every file's size, and the bytes of the small files. The rest is checked when it is used: embeddings block by
-block, a document when it is fetched, other files whole the first time.
+manifest.json holds the format version, the encoder's name and fingerprint, the background's name and vocabulary,
+counts, what the latest writes with an id did (recent_writes.py), and per file its size and CRC-32; its last field is a
+checksum of itself. Opening checks the manifest, every file's size, and the bytes of the small files. The rest is
+checked when it is used: embeddings block by block, a document when it is fetched, other files whole the first time.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class CodebookRecord:
     step: float | None  # width of one integer step; None if nothing is int8
     spread: float  # mean squared distance of those embeddings from their cells' centroids, in steps
     files: Files
+    background: Mapping[str, str] | None = None  # its name and vocabulary; None: there is none
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..background import Background
 from ..corpus import OnBad
 from ..encoders import Encoder
 from ..errors import SecateursError
@@ -39,6 +40,7 @@ def make_index(
     codebook: CodebookContent | None = None,
     unit: bool | None = None,
     dim: int | None = None,
+    background: Background | None = None,
 ) -> None:
     """One segment of everything. `spec` is that of the encoder which made the embeddings that documents bring.
 
@@ -63,7 +65,7 @@ def make_index(
             store=recipe.store,
             gather=recipe.gather,
             encoder=dict(spec or (PRECOMPUTED if encoder is None else encoder.spec)),
-            codebook=segment.codebook.write(folder),
+            codebook=segment.codebook.write(folder, background),
             segments=(segment.record,),
             written_by=f"secateurs {__version__}",
         )

@@ -6,6 +6,7 @@ are made again from the text by the encoder of the index. What cannot be rebuilt
     a document     whose text is damaged; or whose embeddings are, in an index without an encoder of a known kind or if
                    it has no text
     a deletion     if the list of deleted documents is damaged: they are in the index again
+    a background   whose file is damaged
     a commit       if only the copy of the manifest can be read, and it is older than the manifest was
 
 If anything of that is lost, the whole index as it was before the repair is put aside, to `lost/commit-N/` in its
@@ -26,16 +27,17 @@ from zlib import crc32
 
 import numpy as np
 
+from ..background import Background
 from ..encoders import load_encoder
 from ..errors import DamagedIndexError, SecateursError
 from ..records import Document, EncodedText
 from ..version import __version__
 from .check import check_snapshot
 from .checksums import check_bytes, check_files
-from .codebooks import CodebookContent
+from .codebooks import CodebookContent, read_background
 from .codecs import codec
 from .documents import ROW, connect, unpack_row
-from .file_names import BLOCKS, DOCUMENTS, EMBEDDINGS, NUMBERS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
+from .file_names import BACKGROUND, BLOCKS, DOCUMENTS, EMBEDDINGS, NUMBERS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
 from .files import REMEDY, new_folder_name, open_array, sync_folder
 from .indexing import write_segment
 from .locks import FolderGoneError, sweep, write_lock
@@ -91,6 +93,7 @@ def repair(path: Path) -> RepairReport:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        background = salvage.background()
         lines = [*restored.lines, found, *salvage.lines]
         if salvage.lost:
             aside = _put_aside(path, manifest.commit, manifest.named(), [MANIFEST, MANIFEST_COPY])
@@ -98,7 +101,7 @@ def repair(path: Path) -> RepairReport:
         repaired = replace(
             manifest,
             segments=(segment.record,),
-            codebook=segment.codebook.write(path),
+            codebook=segment.codebook.write(path, background),
             commit=manifest.commit + 1,
             written_by=f"secateurs {__version__}",
         )
@@ -210,6 +213,18 @@ class _Salvage:
             self.lines.append(f"encoded again from their text: {encoded_again:,} documents")
         self.lines.append(f"lost: {lost:,} documents" if lost else "no document is lost")
         self.lost |= lost > 0
+
+    def background(self) -> Background | None:
+        record = self._manifest.codebook
+        folder = self._path / CODEBOOKS / record.name
+        if record.background is None or _is_sound(folder, record.files, BACKGROUND):
+            return read_background(folder, record)
+        self.lost = True
+        self.lines.append(
+            f"lost: the background {record.background['name']!r}; the order rarity is icf from now on, index again to "
+            "have one"
+        )
+        return None
 
     def _deleted(self, record: SegmentRecord) -> set[int]:
         if record.deletions is None:

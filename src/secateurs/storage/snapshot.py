@@ -99,9 +99,15 @@ class Snapshot:
 
     @cached_property
     def frequencies(self) -> Frequencies:
-        """Token frequencies of the live documents."""
+        """Token frequencies of the live documents, and those of general text if the index has a background."""
         total = reduce(Frequencies.__add__, (segment.frequencies for segment in self.segments), Frequencies.none())
-        return reduce(Frequencies.__sub__, self._gone, total)
+        return reduce(Frequencies.__sub__, self._gone, total).with_background(self.general_frequencies)
+
+    @property
+    def general_frequencies(self) -> Frequencies | None:
+        """Those of the background."""
+        background = self.codebook.background
+        return None if background is None else background.counts
 
     @cached_property
     def cells(self) -> int:
@@ -266,6 +272,7 @@ class Filtered:
         self.count = int(self.allowed.sum())
         self._segments = snapshot.segments
         self._documents = len(snapshot)
+        self._general = snapshot.general_frequencies
 
     @cached_property
     def keys(self) -> KnownKeys:
@@ -274,8 +281,8 @@ class Filtered:
 
     @cached_property
     def frequencies(self) -> Frequencies:
-        """Token frequencies of these documents alone."""
-        total = Frequencies.none()
+        """Token frequencies of these documents alone, with the same background."""
+        total = Frequencies.none().with_background(self._general)
         first = 0
         for segment in self._segments:
             total += segment.frequencies_of(np.flatnonzero(self.allowed[first : first + len(segment)]))

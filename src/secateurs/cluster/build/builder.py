@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ...background import AUTO, Background, choose_background
 from ...corpus import OnBad
 from ...encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ...errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
@@ -52,6 +53,7 @@ def build_shards(
     encoder_kind: str = "onnx",
     store: StoreName = DEFAULT_STORE,
     gather: GatherName | Sequence[GatherName] = ("cells",),
+    background: Background | str | Path | None = AUTO,
     overwrite: bool = False,
     per_node: bool = False,
     ray_address: str | None = None,
@@ -80,6 +82,7 @@ def build_shards(
     check_collection_target(folder, overwrite)
     sources = sources_of(documents)
     loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
+    chosen = choose_background(background, loaded)
     ray = connect(ray_address)
     nodes = assign_nodes(ray, shards, per_node)
     sent_encoder = tasks.encoder_to_send(ray, loaded, by_name=isinstance(encoder, str))
@@ -93,10 +96,12 @@ def build_shards(
                 dict(loaded.spec if loaded is not None else PRECOMPUTED),
                 *recipe,
                 None if sources is None else [source.state() for source in sources],
+                None if chosen is None else chosen.description | {"digest": chosen.digest},
             )
             items: Any = documents  # paths, if there are sources
             plan = choose_plan(folder, new_plan, overwrite, items, on_bad)
-            return _Build(ray, folder, plan, loaded, sent_encoder, progress, on_bad).run(sources, items)
+            build = _Build(ray, folder, plan, loaded, sent_encoder, chosen, progress, on_bad)
+            return build.run(sources, items)
     except LockedIndexError as error:
         raise LockedIndexError(f"another process is building {path}: wait for it, or stop it") from error
 
@@ -111,6 +116,7 @@ class _Build:
         plan: Plan,
         encoder: Encoder | None,
         sent_encoder: Any,
+        background: Background | None,
         progress: bool | None,
         on_bad: OnBad | None,
     ) -> None:
@@ -123,6 +129,7 @@ class _Build:
         self._on_bad = on_bad
         self._strategies = scheduling_strategies(ray, plan)
         self._sent_encoder = sent_encoder
+        self._background = background
 
     def run(self, sources: list[Source] | None, documents: Iterable[Document | Mapping[str, Any]]) -> dict[str, int]:
         building = self._folder / BUILDING
@@ -143,10 +150,10 @@ class _Build:
                 )
             scale = replace(scale, whole=True)
             scale.write(building)
-        sent_scale = self._ray.put(scale)
+        sent = (self._ray.put(scale), self._ray.put(self._background))
         try:
             with progress_bar("finishing shards", len(self._plan.shards), "shards", self._progress) as advance:
-                shards = self._each_shard(tasks.finish_shard, [(sent_scale,)] * len(self._plan.shards), advance)
+                shards = self._each_shard(tasks.finish_shard, [sent] * len(self._plan.shards), advance)
         except PieceLostError:
             replace(scale, whole=False).write(building)
             raise

@@ -43,6 +43,7 @@ class Plan:
     store: StoreName
     gather: tuple[GatherName, ...]
     corpus: Sequence[Mapping[str, Any]] | None  # the state of each source; None: a program has the documents
+    background: Mapping[str, str] | None = None  # its name, vocabulary and digest
     id: str = field(default_factory=new_folder_name)
 
     def renewed(self) -> Plan:
@@ -73,6 +74,7 @@ class Plan:
             "model": lambda plan: plan.encoder.get("fingerprint"),
             "store": lambda plan: plan.store,
             "gather": lambda plan: plan.gather,
+            "background": lambda plan: plan.background,
             "corpus": lambda plan: plan.corpus,
         }
         return [name for name, value in settings.items() if value(self) != value(other)]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...background import Background
 from ...encoders import Encoder, load_encoder
 from ...errors import EncoderMismatchError, SecateursError, UsageError
 from ...index import Index
@@ -142,7 +143,7 @@ def sample_shard(folder: Path, plan: Plan, shard: int, counts: Sequence[int], bo
     return Pieces(_pieces_folder(folder, plan, shard), counts).sample(bound)
 
 
-def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str, int]:
+def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale, background: Background | None) -> dict[str, int]:
     """Make an index of the shard's pieces, and remove them. Gives what the index holds."""
     name = plan.shards[shard].name
     pieces = _pieces_folder(folder, plan, shard)
@@ -160,6 +161,7 @@ def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale) -> dict[str
                 codebook=None if int8 is None else CodebookContent(scale.embeddings[shard], int8),
                 unit=scale.unit[shard],
                 dim=scale.dim,
+                background=background,
             )
         pieces.mkdir(parents=True, exist_ok=True)
         write_atomically(pieces / FINISHED, json.dumps({"plan": plan.id}).encode())

@@ -105,9 +105,13 @@ class Shard:
         )
 
     def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None, KnownKeys]:
-        """How many documents match a filter, with `with_frequencies` their token frequencies, and the filter's keys."""
+        """How many documents match a filter, with `with_frequencies` their token frequencies, and the filter's keys.
+
+        Without the background: the caller has it, and it is larger than the rest.
+        """
         filtered = self._at(commit).filtered(where, strict=False)
-        return filtered.count, filtered.frequencies if with_frequencies else None, filtered.keys
+        frequencies = filtered.frequencies.with_background(None) if with_frequencies else None
+        return filtered.count, frequencies, filtered.keys
 
     def search(self, commit: int, query: ShardQuery) -> ShardRanking:
         watch = Stopwatch()

@@ -199,6 +199,7 @@ class ShardedIndex(AnyIndex):
             "store": first["store"],
             "gather": first["gather"],
             "encoder": dict(self.encoder_spec),
+            "background": first["background"],
             "shards": [
                 {"name": record.name, "node": record.node, "missing": number not in parts}
                 | {name: parts[number][name] for name in (*sums, "commit") if number in parts}

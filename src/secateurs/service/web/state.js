@@ -1,6 +1,6 @@
 // What is looked at, kept in the part of the address after #, which a browser never sends to a server.
 
-const ORDERS = ["icf", "idf", "first", "random"];
+const ORDERS = ["rarity", "icf", "idf", "first", "random"];
 const WEIGHTS = ["none", "idf"];
 
 let settled; // the query that was last submitted or arrived at, and its address
@@ -13,7 +13,7 @@ export function readState() {
     index: given.get("index") ?? "",
     q: given.get("q") ?? "",
     p: /^[1-9]\d{0,3}$/.test(p ?? "") ? Number(p) : "auto",
-    order: ORDERS.includes(given.get("order")) ? given.get("order") : "icf",
+    order: ORDERS.includes(given.get("order")) ? given.get("order") : "rarity",
     weights: WEIGHTS.includes(given.get("weights")) ? given.get("weights") : "none",
     open: given.get("open") ?? "",
   };
