@@ -38,8 +38,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "decisions",
-            "effort, importance, pruning, weights: what each query embedding is used for",
-            ("effort", "importance", "pruning", "weights"),
+            "weights, importance, effort, costs, pruning: what each query embedding is used for",
+            ("weights", "importance", "effort", "costs", "pruning"),
             query="5",
         ),
         Room("gather", "kept embeddings to candidates", ("gather",), query="6"),

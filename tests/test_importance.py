@@ -1,13 +1,17 @@
 """Orders of query embeddings, on numbers worked out by hand."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
+from conftest import random_documents, random_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateurs import EncodedText, Frequencies, TokenKind
+from secateurs import EncodedText, Frequencies, Index, TokenKind
 from secateurs.errors import UsageError
-from secateurs.importance import ORDERS, match_rarity, order_positions, word_rarity
+from secateurs.importance import ORDERS, match_rarity, order_positions, rarities, word_rarity
 
 CLS, Q, SEP, MASK = 101, 1, 102, 103
 W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
@@ -195,3 +199,31 @@ def test_rarity_is_between_0_and_1(
         found = word_rarity(q, counted)
         assert ((found >= 0) & (found <= 1)).all()
         assert not found[q.token_kinds != W].any()
+
+
+def test_without_token_ids_the_embedding_least_like_the_mean_comes_first() -> None:
+    """All documents have one token id. Products with the mean (1, 0, 0, 0): 0.9, 0.1 and 0.5."""
+    rows = np.array([[0.9, 0.4, 0, 0], [0.1, 0, 1, 0], [0.5, 0, 0, 0.8]])
+    frequencies = Frequencies(np.array([0], np.int32), np.array([50]), np.array([9]), centre=np.eye(4, dtype="f4")[0])
+    q = EncodedText(rows, [0, 0, 0], [W, W, W])
+    for order in ("rarity", "icf", "idf"):
+        assert order_positions(order, q, frequencies).tolist() == [1, 2, 0]
+    assert order_positions("first", q, frequencies).tolist() == [0, 1, 2]
+    with_ids = Frequencies(np.array([0, 7], np.int32), np.array([50, 2]), np.array([9, 2]), centre=frequencies.centre)
+    assert order_positions("icf", q, with_ids).tolist() == [0, 1, 2]
+    assert rarities(q, frequencies).tolist() == [1, 1, 1]  # effort keeps most of them
+
+
+def test_an_index_without_token_ids_knows_the_mean_of_its_embeddings(tmp_path: Path) -> None:
+    documents = [
+        replace(document, encoded=replace(document.encoded, token_ids=np.zeros(len(document.encoded))))  # type: ignore[arg-type, type-var]
+        for document in random_documents(300)
+    ]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None)
+    mean = index.frequencies.mean_without_token_ids()
+    every_row = np.vstack([document.encoded.embeddings for document in documents])  # type: ignore[union-attr]
+    assert mean == pytest.approx(every_row.mean(axis=0), abs=1e-3)
+    q = random_text(np.random.default_rng(0), 8)
+    kept = index.search(q, p=3, gather="cells").kept
+    assert list(kept) == np.argsort(q.embeddings @ mean)[:3].tolist()
+    assert index.search(q, p=3, gather="cells", where="i > 20", frequencies="matching").kept == kept

@@ -138,9 +138,9 @@ def test_the_walk_of_a_query_has_at_most_16_files_besides_those_that_all_steps_s
 def test_with_weights_one_more_file_is_entered_where_contributing_says(index: Index) -> None:
     trace = entered(lambda: index.search("wait for a thread to finish", weights="idf"))
     assert [file for file in trace if file in ("effort.py", "weights.py", "importance.py")] == [
-        "effort.py",
         "weights.py",
         "importance.py",
+        "effort.py",
     ]
 
 

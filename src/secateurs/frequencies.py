@@ -26,6 +26,7 @@ class Frequencies:
     collection: NDArray[np.int64]  # (types,) embeddings with that token
     document: NDArray[np.int64]  # (types,) documents with at least one
     background: Frequencies | None = None  # of general text; it stays as it is when collections are added up
+    centre: NDArray[np.float32] | None = None  # (dim,) mean of all embeddings, if it is known
 
     @classmethod
     def of(cls, token_ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Frequencies:
@@ -64,6 +65,7 @@ class Frequencies:
             self.collection_frequency(ids) + other.collection_frequency(ids),
             self.document_frequency(ids) + other.document_frequency(ids),
             self.background or other.background,
+            other.centre if self.centre is None else self.centre,
         )
 
     def __sub__(self, other: Frequencies) -> Frequencies:
@@ -71,7 +73,11 @@ class Frequencies:
         collection = self.collection - other.collection_frequency(self.token_ids)
         document = self.document - other.document_frequency(self.token_ids)
         left = collection > 0
-        return Frequencies(self.token_ids[left], collection[left], document[left], self.background)
+        return replace(self, token_ids=self.token_ids[left], collection=collection[left], document=document[left])
+
+    def mean_without_token_ids(self) -> NDArray[np.float32] | None:
+        """The mean of all embeddings, if they have all the same token id, as those of page images; otherwise None."""
+        return self.centre if len(self.token_ids) == 1 else None
 
     def with_background(self, background: Frequencies | None) -> Frequencies:
         return replace(self, background=background)

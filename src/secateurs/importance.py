@@ -11,6 +11,9 @@ background): words of asking, such as "how", are rare in many collections and sa
 summary, the one special token that stands for the whole text if the encoder has one, comes first. Without a background
 and a summary, `rarity` is `icf`.
 
+Where all embeddings have the same token id, as those of page images, no frequency tells them apart. There `icf`, `idf`
+and `rarity` put the query embedding first that is least like the mean of all document embeddings.
+
 What the paper leaves open, and what we chose (docs/importance.md has the measurements):
 - A wordpiece that no document has comes after the wordpieces that documents have. Its frequency, 0, would put it first.
 - Punctuation comes after all words. Documents do not store it, so its frequency, 0, would put it first.
@@ -47,20 +50,27 @@ def first(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 def icf(query: EncodedText, frequencies: Frequencies) -> Positions:
     """Rarest token first, by collection frequency."""
+    if (centre := frequencies.mean_without_token_ids()) is not None:
+        return _farthest_first(query, centre)
     frequency = frequencies.collection_frequency(query.token_ids)
     return _rarest_first(query, frequency, frequency == 0)
 
 
 def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
     """Rarest token first, by document frequency."""
+    if (centre := frequencies.mean_without_token_ids()) is not None:
+        return _farthest_first(query, centre)
     frequency = frequencies.document_frequency(query.token_ids)
     return _rarest_first(query, frequency, frequency == 0)
 
 
 def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
     """The summary, if there is one; then the rarest word first, by collection and background frequency together."""
-    unseen = frequencies.collection_frequency(query.token_ids) == 0
-    ordered = _rarest_first(query, log_frequency(query, frequencies), unseen)
+    if (centre := frequencies.mean_without_token_ids()) is not None:
+        ordered = _farthest_first(query, centre)
+    else:
+        unseen = frequencies.collection_frequency(query.token_ids) == 0
+        ordered = _rarest_first(query, log_frequency(query, frequencies), unseen)
     is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
     return np.concatenate([ordered[is_summary], ordered[~is_summary]])
 
@@ -73,8 +83,11 @@ def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.fl
 def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
     """(positions,): how rare each word is, -log of its share of all tokens, between collection and background.
 
-    0 for what is not a word. Effort decides by this how many positions are enough, and how deep each looks.
+    0 for what is not a word. Effort decides by this how many positions are enough, and how deep each looks. Without
+    token ids every position is as rare as any other.
     """
+    if frequencies.mean_without_token_ids() is not None:
+        return np.ones(len(query))
     total = _mixed(frequencies, lambda table: np.log(table.collection.sum(keepdims=True) + 2.0))
     is_word = query.token_kinds == TokenKind.WORD
     return np.where(is_word, np.maximum(total - log_frequency(query, frequencies), 0.0), 0.0)
@@ -130,6 +143,11 @@ def _rarest_first(
     frequency = np.where(word, frequency, 0)
     position = np.arange(len(query), dtype=np.int64)
     return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
+
+
+def _farthest_first(query: EncodedText, centre: NDArray[np.float32]) -> Positions:
+    """Least like the mean of all document embeddings first. Kinds do not count: imported arrays may have none."""
+    return np.argsort(query.embeddings @ centre, kind="stable").astype(np.int64)
 
 
 ORDERS: dict[OrderName, OrderFunction] = {"rarity": rarity, "icf": icf, "idf": idf, "first": first, "random": random}

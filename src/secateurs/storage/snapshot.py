@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, reduce
 from pathlib import Path
 from threading import Lock, RLock
@@ -101,7 +102,9 @@ class Snapshot:
     def frequencies(self) -> Frequencies:
         """Token frequencies of the live documents, and those of general text if the index has a background."""
         total = reduce(Frequencies.__add__, (segment.frequencies for segment in self.segments), Frequencies.none())
-        return reduce(Frequencies.__sub__, self._gone, total).with_background(self.general_frequencies)
+        live = reduce(Frequencies.__sub__, self._gone, total)
+        centre = None if self.codebook.int8 is None else self.codebook.int8.centre
+        return replace(live, background=self.general_frequencies, centre=centre)
 
     @property
     def general_frequencies(self) -> Frequencies | None:
@@ -272,7 +275,7 @@ class Filtered:
         self.count = int(self.allowed.sum())
         self._segments = snapshot.segments
         self._documents = len(snapshot)
-        self._general = snapshot.general_frequencies
+        self._of_collection = snapshot.frequencies
 
     @cached_property
     def keys(self) -> KnownKeys:
@@ -282,7 +285,8 @@ class Filtered:
     @cached_property
     def frequencies(self) -> Frequencies:
         """Token frequencies of these documents alone, with the same background."""
-        total = Frequencies.none().with_background(self._general)
+        whole = self._of_collection
+        total = replace(Frequencies.none(), background=whole.background, centre=whole.centre)
         first = 0
         for segment in self._segments:
             total += segment.frequencies_of(np.flatnonzero(self.allowed[first : first + len(segment)]))
