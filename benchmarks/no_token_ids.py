@@ -51,7 +51,7 @@ COLLECTIONS += ["debian-descriptions:15000", "scifact"]
 def without_token_ids(encoded: Index, cache: Path) -> Index:
     path = cache / f"{encoded.path.name.removesuffix('.f16.sec')}.no-token-ids.sec"
     if not path.exists():
-        Index.build(path, _nameless(encoded), encoder=None, gather=("cells", "faiss"))
+        Index.build(path, _nameless(encoded), encoder=None, gather=("cells",))
     return Index(path)
 
 
@@ -116,11 +116,13 @@ def measure(given: str, options: argparse.Namespace) -> dict[tuple[bool, str, st
     collection = open_collection(folder, options.cache, options.most_queries, most_documents=most_documents)
     frequencies = collection.index.frequencies
     index = without_token_ids(encode(folder, options.cache, most_documents), options.cache)
-    snapshot, cells = index.snapshot, Cells(index)
-    documents = np.arange(int(snapshot.firsts[-1]))
+    # FAISS never sees token ids: the index that has them serves. Documents have the same numbers in both.
+    snapshots = {"faiss": collection.index.snapshot, "cells": index.snapshot}
+    cells = Cells(index)
+    documents = np.arange(len(index))
     values: dict[tuple[bool, str, str], list[float]] = {}
     for query in progress(collection.queries.values(), name):
-        best = np.argsort(-score(snapshot, query, documents), kind="stable")[:BEST]
+        best = np.argsort(-score(snapshots["cells"], query, documents), kind="stable")[:BEST]
         for specials in (False, True):
             here = np.flatnonzero(query.token_kinds == TokenKind.WORD) if not specials else np.arange(len(query))
             if len(here) == 0:
@@ -128,9 +130,9 @@ def measure(given: str, options: argparse.Namespace) -> dict[tuple[bool, str, st
             part = EncodedText(query.embeddings[here], query.token_ids[here], query.token_kinds[here])
             for order, several in order_all(part, frequencies, cells).items():
                 for way, settings in WAYS.items():
-                    plan = make_plan(settings, part, snapshot.gatherers, len(documents))
+                    plan = make_plan(settings, part, snapshots[way].gatherers, len(documents))
                     found = [
-                        np.isin(best, gatherer(snapshot, way).gather(part, positions[:p], plan)[0]).mean()
+                        np.isin(best, gatherer(snapshots[way], way).gather(part, positions[:p], plan)[0]).mean()
                         for positions in several
                         for p in PS
                     ]
