@@ -77,8 +77,8 @@ class Observed:
     """A query, what is known of its positions before gathering, and what each of them gathers."""
 
     query: EncodedText
-    own: Array  # (positions,) log of the collection frequency + 1
-    general: Array  # (positions,) log of the background frequency + 1
+    log_cf: Array  # (positions,) log of the collection frequency + 1
+    log_background: Array  # (positions,) log of the background frequency + 1
     features: Array  # (positions, features)
     centre: Array  # (positions,) similarity with the mean of all stored embeddings
     best: NDArray[np.int64]  # (10,) documents
@@ -127,11 +127,11 @@ def observe(options: argparse.Namespace, name: str) -> tuple[Index, list[Observe
         for way in WAYS:
             each = [gather(judged.index, way, query, np.array([i])) for i in range(len(query))]
             found[way] = np.array([np.isin(best, numbers) for numbers in each])
-        own = np.log1p(snapshot.frequencies.collection_frequency(query.token_ids))
-        general = np.log1p(background[query.token_ids])
-        features = describe(query, own, general, continues[query.token_ids], judged.index)
+        log_cf = np.log1p(snapshot.frequencies.collection_frequency(query.token_ids))
+        log_background = np.log1p(background[query.token_ids])
+        features = describe(query, log_cf, log_background, continues[query.token_ids], judged.index)
         centre = query.embeddings @ snapshot.codebook.int8.centre
-        observed.append(Observed(query, own, general, features, centre, best, found))
+        observed.append(Observed(query, log_cf, log_background, features, centre, best, found))
     return judged.index, observed
 
 
@@ -140,7 +140,9 @@ def gather(index: Index, way: str, query: EncodedText, kept: Order) -> NDArray[n
     return gatherer(index.snapshot, way).gather(query, kept, plan)[0]
 
 
-def describe(query: EncodedText, own: Array, general: Array, continues: NDArray[np.bool_], index: Index) -> Array:
+def describe(
+    query: EncodedText, log_cf: Array, log_background: Array, continues: NDArray[np.bool_], index: Index
+) -> Array:
     """(positions, features): WORD_FEATURES, a column per kind of special, words in the query."""
     words = query.token_kinds == TokenKind.WORD
     count = max(int(words.sum()), 1)
@@ -149,7 +151,7 @@ def describe(query: EncodedText, own: Array, general: Array, continues: NDArray[
     start = np.maximum.accumulate(np.where(continues, 0, position))  # where the position's word begins
     pieces = np.bincount(start, minlength=len(query))[start]
     rarest = np.full(len(query), np.inf)
-    np.minimum.at(rarest, start, general)
+    np.minimum.at(rarest, start, log_background)
     repeats = np.ones(len(query), dtype=bool)
     repeats[np.unique(query.token_ids, return_index=True)[1]] = False
     # Cells: how many documents the nearest ones list, and how fast the similarity falls from one to the next.
@@ -165,7 +167,7 @@ def describe(query: EncodedText, own: Array, general: Array, continues: NDArray[
     summary = np.flatnonzero(query.token_kinds == TokenKind.SUMMARY)
     cls = np.flatnonzero(query.token_kinds == TokenKind.CLS)
     columns = [
-        *(own, general, own * general / 10, own**2 / 10, general**2 / 10, own == 0),
+        *(log_cf, log_background, log_cf * log_background / 10, log_cf**2 / 10, log_background**2 / 10, log_cf == 0),
         *(continues, (pieces > 1) & ~continues, position - start, pieces, rarest[start]),
         *(np.cumsum(words) / count, repeats),
         *(np.log1p(listed[:, 0]), np.log1p(listed[:, :4].sum(axis=1)), np.log1p(listed.sum(axis=1))),
@@ -189,11 +191,11 @@ def order_by(seen: Observed, worth: Array, summary_first: bool) -> Order:
     if summary_first:
         rank = np.where(kinds == TokenKind.SUMMARY, -1, rank)
     worth = np.where(seen.words, worth, 0.0)
-    return np.lexsort((np.arange(len(kinds)), -worth, seen.words & (seen.own == 0), rank))
+    return np.lexsort((np.arange(len(kinds)), -worth, seen.words & (seen.log_cf == 0), rank))
 
 
 def two_frequencies(seen: Observed, share: float, summary_first: bool) -> Order:
-    return order_by(seen, -(1 - share) * seen.own - share * seen.general, summary_first)
+    return order_by(seen, -(1 - share) * seen.log_cf - share * seen.log_background, summary_first)
 
 
 def greedy(seen: Observed, way: str, summary_first: bool) -> Order:
@@ -202,7 +204,7 @@ def greedy(seen: Observed, way: str, summary_first: bool) -> Order:
     missing = np.ones(BEST, dtype=bool)
     left, ordered = list(np.flatnonzero(allowed)), []
     while left:
-        chosen = max(left, key=lambda i: (int((seen.found[way][i] & missing).sum()), -seen.general[i]))
+        chosen = max(left, key=lambda i: (int((seen.found[way][i] & missing).sum()), -seen.log_background[i]))
         ordered.append(chosen)
         left.remove(chosen)
         missing &= ~seen.found[way][chosen]
@@ -241,7 +243,7 @@ def training_rows(
     queries: Sequence[Observed], columns: list[int], name: str, share: float, summary_first: bool
 ) -> tuple[Array, Array, NDArray[np.int64]]:
     """Of all words that the collection has: features, labels, and the number of the query."""
-    known = [seen.words & (seen.own > 0) for seen in queries]
+    known = [seen.words & (seen.log_cf > 0) for seen in queries]
     rows = [seen.features[there][:, columns] for seen, there in zip(queries, known, strict=True)]
     worth = [label(seen, name, share, summary_first)[there] for seen, there in zip(queries, known, strict=True)]
     groups = np.unique(np.repeat(np.arange(len(known)), [there.sum() for there in known]), return_inverse=True)[1]
@@ -349,7 +351,7 @@ TRIED: dict[str, tuple[Learner, str, list[int]]] = {
     "boosted, shared": (boosted, "shared", [*ALL, -1]),
 }
 UNTRAINED: dict[str, Callable[[Observed], Array]] = {
-    "icf": lambda seen: -seen.own,
+    "icf": lambda seen: -seen.log_cf,
     "- q . centre": lambda seen: -seen.centre,
     "q . (nearest - centre)": lambda seen: seen.features[:, NEAREST],
     "q . (nearest - centre) + others / 2": lambda seen: seen.features[:, NEAREST] + seen.features[:, OTHERS] / 2,
