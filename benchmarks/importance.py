@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from judged import Collection, open_collection, per_query, progress
+from judged import Collection, open_slice, per_query, progress
 from numpy.typing import NDArray
 
 from secateurs import EncodedText, Frequencies, TokenKind
@@ -206,10 +206,7 @@ def main() -> None:
     options = arguments.parse_args()
 
     def open_bench(given: str) -> Bench:
-        folder, _, documents = given.partition(":")
-        most = int(documents) if documents else None
-        opened = open_collection(Path(folder), options.cache, options.most_queries, most_documents=most)
-        return Bench(Path(folder).name, opened)
+        return Bench(*open_slice(given, options.cache, options.most_queries))
 
     if options.choose:
         choose_share([open_bench(given) for given in options.collections], options.gather, options.k_prime)

@@ -107,6 +107,14 @@ def open_collection(
     return Collection(Index(path), {qid: encoded.encode_query(text) for qid, text in texts.items()}, qrels)
 
 
+def open_slice(given: str, cache: Path, most_queries: int | None = None, **options: Any) -> tuple[str, Collection]:
+    """A collection by its folder, or `FOLDER:DOCUMENTS` for its first documents; and its name."""
+    folder, _, documents = given.partition(":")
+    most = int(documents) if documents else None
+    opened = open_collection(Path(folder), cache, most_queries, most_documents=most, **options)
+    return Path(folder).name, opened
+
+
 def per_query(
     qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]], names: list[str]
 ) -> dict[str, dict[str, float]]:

@@ -130,7 +130,7 @@ def measure(given: str, options: argparse.Namespace) -> dict[tuple[bool, str, st
             part = EncodedText(query.embeddings[here], query.token_ids[here], query.token_kinds[here])
             for order, several in order_all(part, frequencies, cells).items():
                 for way, settings in WAYS.items():
-                    plan = make_plan(settings, part, snapshots[way].gatherers, len(documents))
+                    plan = make_plan(settings, np.zeros(len(part)), snapshots[way].gatherers, len(documents))
                     found = [
                         np.isin(best, gatherer(snapshots[way], way).gather(part, positions[:p], plan)[0]).mean()
                         for positions in several

@@ -53,7 +53,7 @@ def test_where_no_document_is_counted_all_weights_are_1() -> None:
 
 def test_weights_are_cut_at_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 + 2 (0.7032 / 2.7851 - 1) is -0.495."""
-    monkeypatch.setattr("secateurs.weights._STRENGTH", 2)
+    monkeypatch.setattr("secateurs.weights.STRENGTH", 2)
     assert idf_weights(query([1, 3, 2], [W, W, W]), COUNTS)[0] == 0
 
 

@@ -136,7 +136,7 @@ def observe(options: argparse.Namespace, name: str) -> tuple[Index, list[Observe
 
 
 def gather(index: Index, way: str, query: EncodedText, kept: Order) -> NDArray[np.int64]:
-    plan = make_plan(WAYS[way], query, index.snapshot.gatherers, len(index))
+    plan = make_plan(WAYS[way], np.zeros(len(query)), index.snapshot.gatherers, len(index))
     return gatherer(index.snapshot, way).gather(query, kept, plan)[0]
 
 

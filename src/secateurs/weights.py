@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from .frequencies import Frequencies
 from .records import EncodedText, TokenKind
 
-_STRENGTH = 0.6  # s above: 0 is Eq. 1, 1 is in proportion to the idf
+STRENGTH = 0.6  # s above: 0 is Eq. 1, 1 is in proportion to the idf
 
 
 def idf_weights(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float32]:
@@ -36,7 +36,7 @@ def idf_weights(query: EncodedText, frequencies: Frequencies) -> NDArray[np.floa
         return weights
     # A word that no document has gets the idf of df = 0, the highest. It is positive for every word.
     idf = np.log((documents + 1) / (frequencies.document_frequency(query.token_ids[word]) + 0.5))  # (words,)
-    weights[word] = np.maximum(1 + _STRENGTH * (idf / idf.mean() - 1), 0)  # negative weights would reward mismatches
+    weights[word] = np.maximum(1 + STRENGTH * (idf / idf.mean() - 1), 0)  # negative weights would reward mismatches
     return weights
 
 
