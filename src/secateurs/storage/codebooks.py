@@ -48,7 +48,9 @@ class CodebookContent(NamedTuple):
         if self.levels is not None:
             np.save(target / LEVELS, self.levels)
         if background is not None:
-            np.save(target / BACKGROUND, np.stack([background.counts.token_ids, background.counts.collection]))
+            table = np.stack([background.counts.token_ids, background.counts.collection])
+            small = table.astype(np.int32)
+            np.save(target / BACKGROUND, small if np.array_equal(small, table) else table)
         step = self.int8.step if self.int8 is not None else None
         described = None if background is None else background.description
         return CodebookRecord(name, self.embeddings, step, self.spread, describe_files(target), described)

@@ -9,7 +9,7 @@
         cell_centroids.npy      (cells, width) int8: gather="cells" and store residual4
         cell_groups.npy         (cells,) int32: from 200,000 cells on, see kernels/probing.py
         levels.npy              (16,) int8: store residual4
-        background.npy          (2, types) int64: token id, frequency in general text; if there is a background
+        background.npy          (2, types) int32 or int64: token id, frequency in general text; if there is a background
       segments/1f0c9a72b3d4/    documents; ids are random, and a folder is never changed once a manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
         blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
