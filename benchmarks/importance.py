@@ -1,7 +1,7 @@
 """Orders of importance, compared: how much of exhaustive search they find, and with how many documents.
 
     python benchmarks/importance.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 100]
-        [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--choose]
+        [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--choose] [--specials]
 
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
@@ -9,7 +9,8 @@ Prints a Markdown table for each way of gathering: of each order and p, the shar
 the documents gathered, nDCG@10 and its difference from ICF with the same p. A star: the difference is significant
 (paired t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the collection).
 `--figure` draws overlap and nDCG@10 against documents gathered. `--choose` chooses the background's share in the order
-`rarity`, by leaving out one collection at a time. Nothing here is timed.
+`rarity`, by leaving out one collection at a time. `--specials` prints what a special token gathers alone, beside the
+rarest word. Nothing here is timed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from secateurs import EncodedText, Frequencies, TokenKind
 from secateurs.importance import Order, icf, rarity
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class Row(NamedTuple):
@@ -59,6 +60,32 @@ def with_share(share: float, summary: bool) -> Order:
         return usual[np.lexsort((key[usual], first[usual]))]
 
     return order
+
+
+def kind_first(kind: TokenKind) -> Order:
+    """The first position of that kind, then the others as in `icf`."""
+
+    def order(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
+        usual = icf(query, frequencies)
+        wanted = np.flatnonzero(query.token_kinds == kind)[:1]
+        return np.concatenate([wanted, usual[~np.isin(usual, wanted)]])
+
+    return order
+
+
+def print_specials(bench: Bench, gathers: Sequence[str], k_prime: int) -> None:
+    """One embedding gathers: that of the rarest word, or a special token's."""
+    alone: dict[str, Order] = {"rarest word (icf)": "icf", "rarest word (rarity)": words_only}
+    alone |= {kind.name.lower(): kind_first(kind) for kind in TokenKind if kind > TokenKind.PUNCTUATION}
+    for gather in gathers:
+        for name, order in alone.items():
+            is_there = name.startswith("rarest") or any(
+                (query.token_kinds == TokenKind[name.upper()]).any() for query in bench.collection.queries.values()
+            )
+            if is_there:
+                row = bench.measure(order=order, p=1, gather=gather, k_prime=k_prime)
+                cells = [bench.name, gather, name, f"{row.overlap.mean():.3f}", f"{row.documents.mean():,.0f}"]
+                print(f"| {' | '.join(cells)} |")
 
 
 ORDERS: dict[str, Order] = {"first": "first", "icf": "icf", "rarity, words only": words_only, "rarity": "rarity"}
@@ -203,6 +230,7 @@ def main() -> None:
     arguments.add_argument("--k-prime", type=int, default=200)
     arguments.add_argument("--figure", type=Path)
     arguments.add_argument("--choose", action="store_true")
+    arguments.add_argument("--specials", action="store_true")
     options = arguments.parse_args()
 
     def open_bench(given: str) -> Bench:
@@ -210,6 +238,11 @@ def main() -> None:
 
     if options.choose:
         choose_share([open_bench(given) for given in options.collections], options.gather, options.k_prime)
+        return
+    if options.specials:
+        print("| collection | gather | alone | overlap | documents |\n|---|---|---|---|---|")
+        for bench in map(open_bench, options.collections):
+            print_specials(bench, options.gather, options.k_prime)
         return
     head = ["collection", "gather", "order", "p", "overlap", "documents", "nDCG@10", "against ICF"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")

@@ -40,13 +40,19 @@ def progress(items: Iterable[T], description: str, total: float | None = None) -
     return track(items, description, total, console=Console(stderr=True))
 
 
-def read_queries(folder: Path, most: int | None = None) -> tuple[dict[str, str], list[ir_measures.Qrel]]:
-    """The queries that have a relevant document, at most so many (a seeded sample), and their judgements."""
+def read_queries(
+    folder: Path, most: int | None = None, index: Index | None = None
+) -> tuple[dict[str, str], list[ir_measures.Qrel]]:
+    """The queries that have a relevant document, in the index if it is given; at most so many (a seeded sample).
+
+    And their judgements.
+    """
     queries_file = min(folder.glob("queries*.tsv"), key=lambda path: len(path.name))
     qrels_file = folder / queries_file.name.replace("queries", "qrels").removesuffix(".tsv")
     texts = dict(line.split("\t", 1) for line in queries_file.read_text("utf-8").splitlines())
     qrels = [qrel for qrel in ir_measures.read_trec_qrels(str(qrels_file)) if qrel.query_id in texts]
-    qids = sorted({qrel.query_id for qrel in qrels if qrel.relevance > 0})
+    relevant = [qrel for qrel in qrels if qrel.relevance > 0 and (index is None or qrel.doc_id in index)]
+    qids = sorted({qrel.query_id for qrel in relevant})
     if most is not None and len(qids) > most:
         qids = random.Random(0).sample(qids, most)
     chosen = set(qids)
@@ -99,11 +105,8 @@ def open_collection(
     if not path.exists():
         stored = StoredEmbeddings(encoded)
         Index.build(path, stored.documents(), encoder=stored, store=store, gather=gather)
-    texts, qrels = read_queries(folder, most_queries)
-    if most_documents is not None:  # queries about what is left out would measure nothing
-        there = {qrel.query_id for qrel in qrels if qrel.relevance > 0 and qrel.doc_id in encoded}
-        texts = {qid: text for qid, text in texts.items() if qid in there}
-        qrels = [qrel for qrel in qrels if qrel.query_id in there]
+    # Queries about what is left out would measure nothing.
+    texts, qrels = read_queries(folder, most_queries, encoded if most_documents is not None else None)
     return Collection(Index(path), {qid: encoded.encode_query(text) for qid, text in texts.items()}, qrels)
 
 

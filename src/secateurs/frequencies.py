@@ -10,7 +10,7 @@ rare in the language from words that are only rare in this collection. See backg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,10 @@ class Frequencies:
     document: NDArray[np.int64]  # (types,) documents with at least one
     background: Frequencies | None = None  # of general text; it stays as it is when collections are added up
     centre: NDArray[np.float32] | None = None  # (dim,) mean of all embeddings, if it is known
+    embeddings: int = field(init=False)  # of all tokens together; added up once, because every search asks for it
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "embeddings", int(self.collection.sum()))
 
     @classmethod
     def of(cls, token_ids: NDArray[np.int32], offsets: NDArray[np.int64]) -> Frequencies:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,16 +89,17 @@ def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64
     """
     if frequencies.mean_without_token_ids() is not None:
         return np.ones(len(query))
-    total = _mixed(frequencies, lambda table: np.log(table.collection.sum(keepdims=True) + 2.0))
     is_word = query.token_kinds == TokenKind.WORD
+    total = _mixed(frequencies, lambda table: np.log(table.embeddings + 2.0))
     return np.where(is_word, np.maximum(total - log_frequency(query, frequencies), 0.0), 0.0)
 
 
 def _log_frequency(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
-    return _mixed(frequencies, lambda table: np.log1p(table.collection_frequency(token_ids)))
+    mixed: NDArray[np.float64] = _mixed(frequencies, lambda table: np.log1p(table.collection_frequency(token_ids)))
+    return mixed
 
 
-def _mixed(frequencies: Frequencies, look_up: Callable[[Frequencies], NDArray[np.float64]]) -> NDArray[np.float64]:
+def _mixed(frequencies: Frequencies, look_up: Callable[[Frequencies], Any]) -> Any:
     """What is looked up in the collection's frequencies and in the background's, between the two."""
     in_collection = look_up(frequencies)
     if frequencies.background is None:
@@ -120,7 +122,7 @@ def match_rarity(token_ids: NDArray[np.int32], query: EncodedText, frequencies: 
     seen = (query.token_kinds == TokenKind.WORD) & (frequencies.collection_frequency(query.token_ids) > 0)
     least = log_frequency(query, frequencies)[seen].min(initial=np.inf)
     # What a token would have that is the most frequent both in the collection and in the background.
-    most = _mixed(frequencies, lambda table: np.log1p(table.collection.max(initial=0, keepdims=True)))[0]
+    most = _mixed(frequencies, lambda table: np.log1p(table.collection.max(initial=0)))
     if most <= least:  # nothing to compare with
         return np.ones(len(token_ids))
     rarity: NDArray[np.float64] = (most - _log_frequency(token_ids, frequencies)) / (most - least)

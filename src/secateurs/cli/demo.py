@@ -15,7 +15,7 @@ from ..records import SearchSettings
 from .demo_printing import Pair, print_demo_summary, print_side_by_side
 from .interruption import changing, is_index
 from .options import whole_number
-from .printing import size_of
+from .printing import size_of, tokens_of
 from .serve import require_service, run_service
 
 if TYPE_CHECKING:
@@ -60,8 +60,7 @@ def demo(
     for question in QUESTIONS:
         for _ in range(2):  # the first search of an index also checks what it reads: only the second is shown
             full, pruned = (opened.search(question, k=5, p=wanted) for wanted in (None, p))
-        kept = [opened.token_text(token_id) for token_id in pruned.query.token_ids[list(pruned.kept)].tolist()]
-        pairs.append(Pair(question, full, pruned, kept))
+        pairs.append(Pair(question, full, pruned, tokens_of(opened, pruned)))
         print_side_by_side(pairs[-1])
     print_demo_summary(pairs)
     command, shown = _command(), shlex.quote(str(path))

@@ -14,10 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ..progress import counted
-from ..records import Changes, Ranking, SearchStats
+from ..records import Changes, Ranking, SearchStats, TokenKind
 from ..trec import trec_line
 
 if TYPE_CHECKING:
+    from ..contract import AnyIndex
     from ..explain import Explanation
 
 _SHOWN_SKIPPED = 20
@@ -148,6 +149,17 @@ def _what_was_done(ranking: Ranking, kept: Sequence[str]) -> str:
         f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{kept_tokens(ranking, kept)}, "
         f"scored {stats.documents_scored:,}"
     )
+
+
+def tokens_of(index: AnyIndex, ranking: Ranking) -> list[str]:
+    """The tokens that gathered, most important first; a summary by what it is, because its token says nothing."""
+    query = ranking.query
+    return [
+        "summary"
+        if query.token_kinds[position] == TokenKind.SUMMARY
+        else index.token_text(int(query.token_ids[position]))
+        for position in ranking.kept
+    ]
 
 
 def kept_tokens(ranking: Ranking, kept: Sequence[str]) -> str:

@@ -40,6 +40,7 @@ from .printing import (
     print_ranking,
     print_ranking_as_json,
     print_ranking_as_trec,
+    tokens_of,
 )
 
 commands = typer.Typer()
@@ -101,9 +102,7 @@ def search(
             elif as_json:
                 print_ranking_as_json(qid or "1", text, ranking)
             else:
-                kept = [
-                    opened.token_text(token_id) for token_id in ranking.query.token_ids[list(ranking.kept)].tolist()
-                ]
+                kept = tokens_of(opened, ranking)
                 # Queries that are searched at once wait for one loading: it is shown with the first.
                 print_ranking(qid, text, ranking, kept, ranking.stats.loading_milliseconds if number == 0 else 0.0)
             advance(1)

@@ -19,9 +19,13 @@ export function chips(tokens, choose) {
 function chip(run, choose) {
   const token = run[0];
   const last = run.at(-1);
+  const isSummary = token.kind === "summary";
+  const shown = isSummary ? "whole query" : token.token;
   const rarity = isWord(token)
     ? `${number(token.collection_frequency)} in the collection`
-    : "special: it stands for no word of the query";
+    : isSummary
+      ? "summary: it stands for the whole query"
+      : "special: it stands for no word of the query";
   const weight = token.weight === 1 ? "" : `, weight ${token.weight.toFixed(2)}`;
   const count = run.length > 1 ? ` ×${run.length}` : "";
   const state = token.kept ? "kept" : "pruned";
@@ -32,10 +36,10 @@ function chip(run, choose) {
       "data-last": last.importance,
       class: `chip ${state}${isWord(token) ? "" : " special"}`,
       title: `${rarity}${weight}, ${state}. Gather with the first ${last.importance}.`,
-      "aria-label": `${token.token}${count}, ${rarity}${weight}, ${state}. Gather with the first ${last.importance}`,
+      "aria-label": `${shown}${count}, ${rarity}${weight}, ${state}. Gather with the first ${last.importance}`,
       on: { click: () => choose(last.importance) },
     },
-    el("span", { class: "token" }, token.token + count),
+    el("span", { class: "token" }, shown + count),
     isWord(token) ? el("span", { class: "frequency" }, number(token.collection_frequency)) : null,
   );
   return el("li", {}, button);
