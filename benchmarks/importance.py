@@ -159,7 +159,7 @@ def print_table(bench: Bench, gather: str, rows: dict[tuple[str, str], Row]) -> 
 
 
 def choose_share(benches: Sequence[Bench], gathers: Sequence[str], k_prime: int) -> None:
-    """Mean overlap over p = 1 to 4 for each share; and the share that the other collections choose for each."""
+    """Mean overlap and nDCG@10 over p = 1 to 4 for each share, and the shares that the other collections choose."""
     table = np.zeros((len(benches), len(SHARES)))
     ndcg = np.zeros_like(table)
     for b, bench in enumerate(benches):
@@ -172,17 +172,15 @@ def choose_share(benches: Sequence[Bench], gathers: Sequence[str], k_prime: int)
             ]
             table[b, s] = np.mean([row.overlap.mean() for row in measured])
             ndcg[b, s] = np.mean([row.ndcg.mean() for row in measured])
-    print(
-        "| collection | " + " | ".join(f"share {share}" for share in SHARES) + " | chosen by the others | its overlap |"
-    )
+    shares = " | ".join(f"share {share}" for share in SHARES)
+    print(f"| collection | {shares} | the others choose, by overlap | by nDCG@10 |")
     print("|---" * (len(SHARES) + 3) + "|")
     for b, bench in enumerate(benches):
-        others = np.delete(table, b, axis=0).mean(axis=0)
-        best = int(others.argmax())
+        best = [SHARES[int(np.delete(values, b, axis=0).mean(axis=0).argmax())] for values in (table, ndcg)]
         numbers = " | ".join(f"{table[b, s]:.3f} / {ndcg[b, s]:.4f}" for s in range(len(SHARES)))
-        print(f"| {bench.name} | {numbers} | {SHARES[best]} | {table[b, best]:.3f} |")
+        print(f"| {bench.name} | {numbers} | {best[0]} | {best[1]} |")
     numbers = " | ".join(f"{table[:, s].mean():.3f} / {ndcg[:, s].mean():.4f}" for s in range(len(SHARES)))
-    print(f"| mean | {numbers} | {SHARES[int(table.mean(axis=0).argmax())]} | |")
+    print(f"| mean | {numbers} | {' | '.join(str(SHARES[int(v.mean(axis=0).argmax())]) for v in (table, ndcg))} |")
 
 
 def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]]) -> None:

@@ -130,7 +130,7 @@ def test_rarity_puts_words_that_are_common_in_general_text_behind() -> None:
 
 
 def test_rarity_is_between_the_two_frequencies() -> None:
-    """0.25 log(1 + collection) + 0.75 log(1 + background), by hand: 1 has 3.15, 2 has 2.88, 3 has 3.45."""
+    """0.1 log(1 + collection) + 0.9 log(1 + background), by hand: 1 has 3.56, 2 has 2.53, 3 has 3.68."""
     frequencies = Frequencies.from_counts({1: 2, 2: 100, 3: 9})
     general = Frequencies.from_counts({1: 45, 2: 9, 3: 45})
     q = query([1, 2, 3], [W, W, W])

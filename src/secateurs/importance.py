@@ -41,7 +41,7 @@ _RANK_OF_KIND[TokenKind.MARKER] = 3
 _RANK_OF_KIND[TokenKind.SEP] = 3
 _RANK_OF_KIND[TokenKind.MASK] = 4
 _RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`, it is a special like any other
-_BACKGROUND_SHARE = 0.75  # of the background's frequency in `rarity`; docs/importance.md has how it was chosen
+_BACKGROUND_SHARE = 0.9  # of the background's frequency in `rarity`; docs/importance.md has how it was chosen
 
 
 def first(query: EncodedText, frequencies: Frequencies) -> Positions:
