@@ -137,10 +137,12 @@ def test_rarity_is_between_the_two_frequencies() -> None:
     assert order_positions("rarity", q, frequencies.with_background(general)).tolist() == [1, 0, 2]
 
 
-def test_rarity_puts_the_summary_first_and_other_specials_last() -> None:
+def test_rarity_puts_the_summary_second_and_other_specials_last() -> None:
     q = query([7, 8, 1, 2, 9, 9], [TokenKind.CLS, TokenKind.SUMMARY, W, W, TokenKind.SEP, TokenKind.MASK])
     frequencies = Frequencies.from_counts({1: 5, 2: 3, 7: 1, 8: 1, 9: 1})
-    assert order_positions("rarity", q, frequencies).tolist() == [1, 3, 2, 0, 4, 5]
+    assert order_positions("rarity", q, frequencies).tolist() == [3, 1, 2, 0, 4, 5]
+    without_words = query([7, 8, 9], [TokenKind.CLS, TokenKind.SUMMARY, TokenKind.SEP])
+    assert order_positions("rarity", without_words, frequencies).tolist() == [1, 0, 2]
     assert order_positions("icf", q, frequencies).tolist() == [3, 2, 0, 1, 4, 5]
 
 

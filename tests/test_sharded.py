@@ -241,10 +241,10 @@ def test_the_plan_of_a_ranking_is_what_every_shard_used(
     shards = [Index(path / name) for name in shard_names(3)]
     with ShardedIndex(path) as many:
         for query in encoded_queries[:3]:
-            ranking = many.search(query, gather="cells", candidates=60)
+            ranking = many.search(query, gather="cells", candidates=60, nprobe=20)
             plan = ranking.plan
-            assert (plan.gather, plan.candidates) == ("cells", share(60, 3))
-            assert plan == many.decide(query, gather="cells", candidates=60).plan
+            assert (plan.gather, plan.candidates, plan.nprobe) == ("cells", share(60, 3), 20)
+            assert plan == many.decide(query, gather="cells", candidates=60, nprobe=20).plan
             # Each shard, searched as an index by itself with the numbers of the plan, scores as many documents.
             settings = {"gather": plan.gather, "nprobe": plan.nprobe, "candidates": plan.candidates, "p": plan.p}
             kept = list(ranking.kept)

@@ -91,7 +91,7 @@ def test_the_summary_alone_gathers_the_documents_with_the_nearest_summaries(inde
     found = 0
     for topic in range(DIM):
         query = text(rng, 4, about(topic, rng))
-        gathered = index.candidates(query, p=1, order="rarity", gather="cells", candidates=20)
+        gathered = index.candidates(query, p=1, order="first", gather="cells", candidates=20)
         nearest = np.argsort(-(rows @ query.embeddings[0]))[:20]
         found += len({f"d{i:04}" for i in nearest} & set(gathered))
     assert found >= 0.9 * 20 * DIM

@@ -8,8 +8,8 @@ SEP in documents and so give them a frequency:
 
 `rarity` differs in two ways. Words are ordered by two frequencies, that in the collection and that in general text (the
 background): words of asking, such as "how", are rare in many collections and say nothing about what is asked. And a
-summary, the one special token that stands for the whole text if the encoder has one, comes first. Without a background
-and a summary, `rarity` is `icf`.
+summary, the one special token that stands for the whole text if the encoder has one, comes second, after the rarest
+word. Without a background and a summary, `rarity` is `icf`.
 
 Where all embeddings have the same token id, as those of page images, no frequency tells them apart. There `icf`, `idf`
 and `rarity` put the query embedding first that is least like the mean of all document embeddings.
@@ -66,14 +66,19 @@ def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
 
 
 def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
-    """The summary, if there is one; then the rarest word first, by collection and background frequency together."""
+    """Rarest word first, by collection and background frequency together; the summary, if there is one, second.
+
+    A summary alone misses what is named by one rare word, such as a product: with p = 1 that word gathers.
+    """
     if (centre := frequencies.mean_without_token_ids()) is not None:
         ordered = _farthest_first(query, centre)
     else:
         unseen = frequencies.collection_frequency(query.token_ids) == 0
         ordered = _rarest_first(query, log_frequency(query, frequencies), unseen)
     is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
-    return np.concatenate([ordered[is_summary], ordered[~is_summary]])
+    summary, rest = ordered[is_summary], ordered[~is_summary]
+    words_first = int(len(rest) > 0 and query.token_kinds[rest[0]] == TokenKind.WORD)
+    return np.concatenate([rest[:words_first], summary, rest[words_first:]])
 
 
 def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:

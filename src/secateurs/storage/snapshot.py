@@ -103,7 +103,8 @@ class Snapshot:
         """Token frequencies of the live documents, and those of general text if the index has a background."""
         total = reduce(Frequencies.__add__, (segment.frequencies for segment in self.segments), Frequencies.none())
         live = reduce(Frequencies.__sub__, self._gone, total)
-        centre = None if self.codebook.int8 is None else self.codebook.int8.centre
+        int8 = self.codebook.int8
+        centre = int8.centre if int8 is not None and self.embedded else None
         return replace(live, background=self.general_frequencies, centre=centre)
 
     @property

@@ -4,6 +4,8 @@ import { el, number } from "./dom.js";
 
 const WORDS = ["word", "punctuation"];
 export const isWord = (token) => WORDS.includes(token.kind);
+// A summary is shown by what it stands for: its token says nothing.
+export const nameOf = (token) => (token.kind === "summary" ? "whole query" : token.token);
 
 export function chips(tokens, choose) {
   const runs = [];
@@ -19,11 +21,10 @@ export function chips(tokens, choose) {
 function chip(run, choose) {
   const token = run[0];
   const last = run.at(-1);
-  const isSummary = token.kind === "summary";
-  const shown = isSummary ? "whole query" : token.token;
+  const shown = nameOf(token);
   const rarity = isWord(token)
     ? `${number(token.collection_frequency)} in the collection`
-    : isSummary
+    : token.kind === "summary"
       ? "summary: it stands for the whole query"
       : "special: it stands for no word of the query";
   const weight = token.weight === 1 ? "" : `, weight ${token.weight.toFixed(2)}`;

@@ -1,12 +1,12 @@
 // One document's MaxSim map: every query embedding against the document's tokens, and which embeddings gathered it.
 
 import { el, number, plural } from "./dom.js";
-import { isWord } from "./chips.js";
+import { isWord, nameOf } from "./chips.js";
 
 function sentence(explanation) {
   const kept = explanation.tokens.filter((token) => token.kept);
   const names = (tokens) => {
-    const words = tokens.filter(isWord).map((token) => token.token);
+    const words = tokens.filter((token) => isWord(token) || token.kind === "summary").map(nameOf);
     const others = tokens.length - words.length;
     if (others) words.push(plural(others, "special embedding"));
     return words.join(", ");
@@ -50,7 +50,7 @@ function table(explanation, everyQueryToken, everyDocumentToken) {
     return el(
       "tr",
       { class: row.kept ? "" : "pruned" },
-      el("th", { scope: "row" }, row.token),
+      el("th", { scope: "row" }, nameOf(row)),
       el("td", { class: `gathers ${gathers}` }, gathers),
       weighted ? el("td", { class: "weight" }, row.weight.toFixed(2)) : null,
       columns.map((column) => {
