@@ -185,10 +185,10 @@ def test_other_tokens_have_a_rarity_on_the_scale_of_the_query() -> None:
 def test_the_rarity_of_a_word_is_mostly_that_in_general_text() -> None:
     """In logarithms to base 8: "how" has 1 and 3, "archive" 2 and 1. The most frequent token would have 2 and 3.
 
-    A quarter of the first and three quarters of the second: 2.5, 1.25 and 2.75. (2.75 - 2.5) / (2.75 - 1.25) = 1/6.
+    A tenth of the first and nine tenths of the second: 2.8, 1.1 and 2.9. (2.9 - 2.8) / (2.9 - 1.1) = 1/18.
     """
     frequencies = Frequencies.from_counts({1: 7, 2: 63}).with_background(Frequencies.from_counts({1: 511, 2: 7}))
-    assert word_rarity(query([1, 2], [W, W]), frequencies).tolist() == pytest.approx([1 / 6, 1])
+    assert word_rarity(query([1, 2], [W, W]), frequencies).tolist() == pytest.approx([1 / 18, 1])
 
 
 @given(tokens, counts, counts)
