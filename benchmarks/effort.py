@@ -1,6 +1,9 @@
 """What each effort keeps of exhaustive search, on any number of collections.
 
-    python benchmarks/effort.py --collections DIR [DIR ...] --cache DIR [--most-queries 300] [--passages WORDS ...]
+    python benchmarks/effort.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 300]
+        [--passages WORDS ...]
+
+`DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
 Prints a Markdown table: query embeddings kept, documents gathered and scored, nDCG@10 and its difference from
 exhaustive search, and how many of the exact ten best are found. With --passages, the queries are passages of the
@@ -16,44 +19,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from judged import Collection, encode, measure, open_collection, progress
+from judged import Collection, encode, measure, open_slice, progress
 
-from secateurs import Index, Ranking
-from secateurs.corpus import read_corpus
+from secateurs import Ranking
 
 K = 10
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--collections", type=Path, nargs="+", required=True)
+    arguments.add_argument("--collections", nargs="+", required=True)
     arguments.add_argument("--cache", type=Path, required=True)
     arguments.add_argument("--most-queries", type=int, default=300)
-    arguments.add_argument("--most-documents", type=int, help="of each collection, from the front")
     arguments.add_argument("--passages", type=int, nargs="+", metavar="WORDS")
     options = arguments.parse_args()
-    most = options.most_documents
     about = ["words", "query embeddings"] if options.passages else ["documents", "queries"]
     head = ["collection", *about, "effort", "kept", "gathered", "scored"]
     head += [] if options.passages else ["nDCG@10", "difference"]
     print(f"| {' | '.join([*head, 'recall@10'])} |\n|{'---|' * (len(head) + 1)}")
-    for folder in options.collections:
-        collection = open_collection(
-            folder, options.cache, options.most_queries, gather=("cells",), most_documents=most
-        )
+    for given in options.collections:
+        name, collection = open_slice(given, options.cache, options.most_queries, gather=("cells",))
         if not options.passages:
-            compare([folder.name, f"{len(collection.index):,}", f"{len(collection.queries):,}"], collection)
+            compare([name, f"{len(collection.index):,}", f"{len(collection.queries):,}"], collection)
         for words in options.passages or ():
-            asked = passages(folder, collection, words, options.most_queries, encode(folder, options.cache, most))
+            asked = passages(given, collection, words, options.most_queries, options.cache)
             if asked.queries:
                 lengths = [len(query) for query in asked.queries.values()]
-                compare([folder.name, str(words), f"{np.mean(lengths):.0f}"], asked)
+                compare([name, str(words), f"{np.mean(lengths):.0f}"], asked)
 
 
-def passages(folder: Path, collection: Collection, words: int, most: int, encoded: Index) -> Collection:
+def passages(given: str, collection: Collection, words: int, most: int, cache: Path) -> Collection:
     """Instead of its queries, documents that are long enough, a seeded sample, under their docnos."""
-    corpus = (one for one in read_corpus(folder / "corpus.jsonl.gz") if one.docno in collection.index)
-    texts = {document.docno: document.text.split() for document in corpus}
+    folder, _, documents = given.partition(":")
+    encoded = encode(Path(folder), cache, int(documents) if documents else None)
+    texts = {document.docno: document.text.split() for document in encoded.documents()}
     docnos = [docno for docno, text in texts.items() if len(text) >= words]
     chosen = random.Random(0).sample(docnos, min(most, len(docnos)))
     queries = {docno: encoded.encode_query(" ".join(texts[docno][:words])) for docno in chosen}
