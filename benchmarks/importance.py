@@ -184,17 +184,23 @@ def choose_share(benches: Sequence[Bench], gathers: Sequence[str], k_prime: int)
 
 
 def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]]) -> None:
+    """Two plots for each collection, four collections side by side."""
     import matplotlib.pyplot as plt
 
     names = list(dict.fromkeys(name for name, _ in results))
     gather = "cells" if any(key[1] == "cells" for key in results) else "faiss"
     styles = {"first": ("#999999", "o"), "icf": ("#1f77b4", "s"), "rarity, words only": ("#e69f00", "^")}
     styles["rarity"] = ("#d62728", "D")
-    figure, axes = plt.subplots(2, len(names), figsize=(2.3 * len(names), 4.6), squeeze=False, layout="constrained")
-    for column, name in enumerate(names):
+    columns = min(len(names), 4)
+    lines = 2 * -(-len(names) // columns)
+    plt.rcParams["svg.fonttype"] = "none"
+    figure, axes = plt.subplots(
+        lines, columns, figsize=(2.6 * columns, 2.1 * lines), squeeze=False, layout="constrained"
+    )
+    for number, name in enumerate(names):
         rows = results[name, gather]
-        for line, value in enumerate(("overlap", "ndcg")):
-            plot = axes[line, column]
+        for value in ("overlap", "ndcg"):
+            plot = axes[2 * (number // columns) + (value == "ndcg"), number % columns]
             for order, (colour, marker) in styles.items():
                 points = [row for (given, p), row in rows.items() if given == order and p.isdigit()]
                 x = [row.documents.mean() for row in points]
@@ -206,13 +212,13 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
                 plot.plot(row.documents.mean(), getattr(row, value).mean(), "k*", markersize=9, label=label)
             plot.spines[["top", "right"]].set_visible(False)
             plot.tick_params(labelsize=7)
-            if line == 0:
-                plot.set_title(name, fontsize=8.5)
-                plot.set_ylim(0, 1.02)
+            if value == "overlap":
+                plot.set_title(name, fontsize=9)
+                plot.set_ylim(0, 1.04)
             else:
                 plot.set_xlabel("documents gathered", fontsize=8)
-    axes[0, 0].set_ylabel("share of the exact ten found", fontsize=8)
-    axes[1, 0].set_ylabel("nDCG@10", fontsize=8)
+            if number % columns == 0:
+                plot.set_ylabel("exact ten found" if value == "overlap" else "nDCG@10", fontsize=8)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

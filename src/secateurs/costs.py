@@ -67,6 +67,11 @@ class Costs(NamedTuple):
         """Expected milliseconds of a search; `probed` is the sum of nprobe over the kept embeddings."""
         return float(np.dot(self.milliseconds, _work(self.shape, kept, probed, candidates, query_embeddings)))
 
+    def plus(self, milliseconds: float) -> Costs:
+        """With so much more for every search."""
+        base, probe, listed, score = self.milliseconds
+        return self._replace(milliseconds=(base + milliseconds, probe, listed, score))
+
     def times(self, factor: float) -> Costs:
         base, probe, listed, score = self.milliseconds
         return self._replace(milliseconds=(base * factor, probe * factor, listed * factor, score * factor))
@@ -114,8 +119,8 @@ def spend(plan: SearchPlan, rarities: NDArray[np.float64], query_embeddings: int
 
 
 def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float) -> SearchPlan:
-    rungs = np.arange(len(_LADDER))
-    share, times_nprobe, times_candidates = (np.interp(place, rungs, column) for column in _LADDER.T)
+    below = min(int(place), len(_LADDER) - 2)
+    share, times_nprobe, times_candidates = _LADDER[below] + (place - below) * (_LADDER[below + 1] - _LADDER[below])
     p = min(max(enough(rarities, share), 1), len(rarities))
     nprobe = max(round(plan.nprobe * times_nprobe), 1)
     candidates = max(round(plan.candidates * times_candidates), plan.k)

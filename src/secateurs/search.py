@@ -8,7 +8,7 @@ one snapshot, or in each shard, whose rankings are merged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
@@ -24,7 +24,17 @@ from .frequencies import Frequencies
 from .gather import gatherer
 from .importance import order_positions, rarities
 from .pruning import keep
-from .records import EncodedText, GatherName, Hit, Positions, Ranking, SearchPlan, SearchSettings, SearchStats
+from .records import (
+    EncodedText,
+    GatherName,
+    Hit,
+    Positions,
+    Ranking,
+    SearchPlan,
+    SearchSettings,
+    SearchStats,
+    TokenKind,
+)
 from .storage.documents import StoredDocument
 from .storage.snapshot import Snapshot
 from .threads import in_order
@@ -247,26 +257,31 @@ def costs_of(snapshot: Snapshot) -> Costs:
     embeddings = sum(segment.record.embeddings for segment in segments)
     documents = sum(len(segment) for segment in segments)
     shape = Shape(snapshot.cells, listed / max(snapshot.cells, 1), embeddings / max(documents, 1))
-    fitted: Costs = snapshot.keep_for_good("costs", lambda: fit(shape, _TIMED_EMBEDDINGS, _timed_search(snapshot)))
+    fitted: Costs = snapshot.keep_for_good("costs", lambda: _fit_costs(snapshot, shape))
     return fitted._replace(shape=shape)  # the machine is the same after a commit, the index is not
 
 
-def _timed_search(snapshot: Snapshot) -> Callable[[int, int, int], float]:
+def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
     segment = snapshot.embedded[0][1]
     numbers = np.linspace(0, segment.record.embeddings - 1, _TIMED_EMBEDDINGS).astype(np.int64)
     segment.embeddings.check(numbers, numbers + 1)
-    kinds = np.zeros(len(numbers), dtype=np.uint8)
+    kinds = np.full(len(numbers), TokenKind.WORD, dtype=np.uint8)
+    kinds[0] = TokenKind.SUMMARY  # where documents have summaries, each that is found costs a comparison
     query = EncodedText(snapshot.store.decode(segment.rows[numbers]), np.asarray(segment.token_ids[numbers]), kinds)
-    order = np.arange(len(query))
+    decision = decide(OneIndex(snapshot), query, SearchSettings(gather="cells"))
 
     def milliseconds(kept: int, nprobe: int, candidates: int) -> float:
-        plan = SearchPlan(SearchSettings.k, kept, "first", "cells", SearchSettings.k_prime, nprobe, candidates)
-        matching = Matching(len(snapshot), snapshot.frequencies, snapshot.live)
+        plan = replace(decision.plan, p=kept, nprobe=nprobe, nprobe_each=None, candidates=candidates)
         watch = Stopwatch()
-        find(snapshot, Decision(query, plan, order, order[:kept], matching), watch)
+        decide(OneIndex(snapshot), query, SearchSettings(gather="cells"))
+        find(snapshot, decision._replace(plan=plan, kept=np.arange(kept)), watch)
         return sum(watch.laps.values())
 
-    return milliseconds
+    fitted = fit(shape, len(query), milliseconds)
+    watch = Stopwatch()
+    spend(replace(decision.plan, budget_ms=1.0), np.ones(len(query)), len(query), fitted)
+    watch.lap("spend")
+    return fitted.plus(watch.laps["spend"])
 
 
 _compiled: set[tuple[str, bool]] = set()  # (store, whether it has cells) whose kernels this process has compiled
