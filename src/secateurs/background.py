@@ -77,6 +77,8 @@ class Background:
         cls, name: str, vocabulary: str, token_ids: NDArray[np.integer], counts: NDArray[np.integer]
     ) -> Background:
         """From ascending token ids and the count of each; a count of 0 is left out."""
+        if len(token_ids) and int(token_ids[-1]) > np.iinfo(np.int32).max:
+            raise UsageError(f"token ids must be at most {np.iinfo(np.int32).max:,}, not {int(token_ids[-1]):,}")
         present = counts > 0
         collection = counts[present].astype(np.int64)
         return cls(name, vocabulary, Frequencies(token_ids[present].astype(np.int32), collection, collection))

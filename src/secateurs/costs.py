@@ -10,6 +10,7 @@ the ladder more of the query's rarity gathers, each embedding probes more cells,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -17,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .effort import BALANCED, depths, enough
+from .effort import BALANCED, FEWEST_KEPT, MOST_NPROBE, depths, enough
 from .records import SearchPlan
 
 # (embeddings that gather, cells that each probes, candidates) of the searches that are timed
@@ -49,11 +50,15 @@ _LADDER = np.array(
     ]
 )
 _STEPS = 8  # plans between two rungs
+_BALANCED_RUNG = 4
+_FEWEST_KEPT_BELOW = 2  # embeddings that gather, below that rung: the rarest word and the summary
+_LISTED_PER_HIT = 4  # documents that the probed cells list, for each hit that is wanted
 
 
 class Shape(NamedTuple):
     """What the cost of a search depends on, of an index or of a shard."""
 
+    documents: int
     cells: int
     list_length: float  # documents that a cell lists, on average
     document_length: float  # embeddings of a document, on average
@@ -78,9 +83,9 @@ class Costs(NamedTuple):
 
 
 def _work(shape: Shape, kept: int, probed: int, candidates: int, query_embeddings: int) -> NDArray[np.float64]:
-    """(4,): what the coefficients of the model are multiplied with."""
-    scored = candidates * query_embeddings * shape.document_length
-    return np.array([1.0, kept * shape.cells, probed * shape.list_length, scored])
+    """(4,): what the coefficients of the model are multiplied with; no more than the index has."""
+    scored = min(candidates, shape.documents) * query_embeddings * shape.document_length
+    return np.array([1.0, kept * shape.cells, min(probed, kept * shape.cells) * shape.list_length, scored])
 
 
 def fit(shape: Shape, query_embeddings: int, time_search: Callable[[int, int, int], float]) -> Costs:
@@ -111,17 +116,23 @@ def spend(plan: SearchPlan, rarities: NDArray[np.float64], query_embeddings: int
     low, high = 0, (len(_LADDER) - 1) * _STEPS
     while low < high:  # cost grows along the ladder
         middle = (low + high + 1) // 2
-        tried = _on_ladder(plan, rarities, middle / _STEPS)
+        tried = _on_ladder(plan, rarities, middle / _STEPS, costs.shape)
         probed = sum(tried.nprobe_each or ())
         cost = costs.of(len(tried.nprobe_each or ()), probed, tried.candidates, query_embeddings)
         low, high = (middle, high) if cost <= plan.budget_ms else (low, middle - 1)
-    return _on_ladder(plan, rarities, low / _STEPS)
+    return _on_ladder(plan, rarities, low / _STEPS, costs.shape)
 
 
-def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float) -> SearchPlan:
+def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float, shape: Shape) -> SearchPlan:
     below = min(int(place), len(_LADDER) - 2)
     share, times_nprobe, times_candidates = _LADDER[below] + (place - below) * (_LADDER[below + 1] - _LADDER[below])
-    p = min(max(enough(rarities, share), 1), len(rarities))
+    fewest = FEWEST_KEPT if place >= _BALANCED_RUNG else _FEWEST_KEPT_BELOW
+    p = min(max(enough(rarities, share), fewest), len(rarities))
     nprobe = max(round(plan.nprobe * times_nprobe), 1)
+    each = depths(rarities[:p], nprobe)
+    listed = sum(each) * shape.list_length
+    if listed < _LISTED_PER_HIT * plan.k:  # else there would be fewer than k hits
+        nprobe = math.ceil(nprobe * _LISTED_PER_HIT * plan.k / max(listed, 1.0))
+    nprobe = min(nprobe, MOST_NPROBE)
     candidates = max(round(plan.candidates * times_candidates), plan.k)
     return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(rarities[:p], nprobe), candidates=candidates)

@@ -34,12 +34,12 @@ from .errors import UsageError
 from .records import GATHERERS, SearchPlan, SearchSettings
 
 _FAISS_NPROBE = 10  # as in the paper
-_FEWEST_KEPT = 4
+FEWEST_KEPT = 4
 _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
-_MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
+MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 
 
 class Level(NamedTuple):
@@ -81,9 +81,11 @@ def make_plan(
         few = candidates if settings.where is None else _MATCHING_PER_CANDIDATE * candidates
         if exact or (gather == "cells" and matching <= few):
             gather = "exhaustive"
+    if settings.budget_ms is not None and gather == "faiss":
+        raise UsageError('budget_ms is for gather="cells", which this index was not built for')
     p = settings.p
     if p == "auto":
-        p = max(enough(rarities, level.share), _FEWEST_KEPT) if gather == "cells" and not exact else None
+        p = max(enough(rarities, level.share), FEWEST_KEPT) if gather == "cells" and not exact else None
     assert not isinstance(p, str)  # SearchSettings turns "all" into None
     nprobe_each = None
     if settings.nprobe is not None:
@@ -92,7 +94,7 @@ def make_plan(
         nprobe = _FAISS_NPROBE
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
-        nprobe = min(round(level.nprobe * _growth(documents // shards) ** 0.5 * farther), _MOST_NPROBE)
+        nprobe = min(round(level.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
         nprobe_each = depths(rarities[:p], nprobe) if gather == "cells" else None
     return SearchPlan(
         k=settings.k,

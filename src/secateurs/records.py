@@ -39,7 +39,7 @@ class EncodedText:
     token_ids: NDArray[np.int32]  # (positions,)
     token_kinds: NDArray[np.uint8]  # (positions,) of TokenKind
     cut: int = 0
-    weights: NDArray[np.float32] | None = None  # (positions,) not negative; None: 1 for each
+    weights: NDArray[np.float32] | None = None  # (positions,) from 0 to 1,000; None: 1 for each
 
     def __post_init__(self) -> None:
         # Arrays may come from a user: they are checked here, for every path.
@@ -59,10 +59,11 @@ class EncodedText:
             raise UsageError(_KINDS)
         if self.weights is not None:
             weights = _as_array("weights", self.weights, np.float32)
-            if weights.shape != (len(embeddings),) or not np.isfinite(weights).all() or (weights < 0).any():
+            # float16 stores multiply in float16, which ends at 65,504.
+            if weights.shape != (len(embeddings),) or not ((weights >= 0) & (weights <= _LARGEST_WEIGHT)).all():
                 raise UsageError(
-                    f"weights must be a finite number of at least 0 for each embedding: {len(embeddings)} embeddings, "
-                    f"shape {weights.shape}"
+                    f"weights must be a number from 0 to {_LARGEST_WEIGHT:,} for each embedding: {len(embeddings)} "
+                    f"embeddings, shape {weights.shape}"
                 )
             object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "embeddings", embeddings)
@@ -83,6 +84,7 @@ class EncodedText:
         return self.embeddings if self.weights is None else self.embeddings * self.weights[:, None]
 
 
+_LARGEST_WEIGHT = 1000
 _KINDS = "token_kinds must be values of TokenKind: " + ", ".join(f"{kind.value} {kind.name}" for kind in TokenKind)
 
 

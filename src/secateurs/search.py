@@ -256,9 +256,17 @@ def costs_of(snapshot: Snapshot) -> Costs:
     listed = sum(len(segment.lists.documents) for segment in segments)
     embeddings = sum(segment.record.embeddings for segment in segments)
     documents = sum(len(segment) for segment in segments)
-    shape = Shape(snapshot.cells, listed / max(snapshot.cells, 1), embeddings / max(documents, 1))
-    fitted: Costs = snapshot.keep_for_good("costs", lambda: _fit_costs(snapshot, shape))
-    return fitted._replace(shape=shape)  # the machine is the same after a commit, the index is not
+    shape = Shape(documents, snapshot.cells, listed / max(snapshot.cells, 1), embeddings / max(documents, 1))
+    if not segments:
+        return Costs(shape, (0.0, 0.0, 0.0, 0.0))
+
+    def fitted() -> Costs:
+        # The machine is the same after a commit, but costs that were fitted on few documents say little about many.
+        name = f"costs, {documents.bit_length() // 2}"
+        return snapshot.keep_for_good(name, lambda: _fit_costs(snapshot, shape))
+
+    # Through `keep`, so that searches at the same time do not fit, and time each other.
+    return snapshot.keep("costs", fitted)._replace(shape=shape)
 
 
 def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
@@ -284,21 +292,24 @@ def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
     return fitted.plus(watch.laps["spend"])
 
 
-_compiled: set[tuple[str, bool]] = set()  # (store, whether it has cells) whose kernels this process has compiled
+# (store, whether it has cells, whether it has summaries) whose kernels this process has compiled
+_compiled: set[tuple[str, bool, bool]] = set()
 _compiling = Lock()
 
 
 def compile_kernels(snapshot: Snapshot) -> None:
     """Call every kernel once. The first call compiles it or reads the cache, which no search's time should include."""
     has_cells = "cells" in snapshot.gatherers
-    key = snapshot.manifest.store, has_cells
+    has_summaries = has_cells and all(segment.summaries is not None for _, segment in snapshot.embedded)
+    key = snapshot.manifest.store, has_cells, has_summaries
     if key in _compiled or not snapshot.embedded:
         return
     with _compiling:
         if key in _compiled:
             return
         dim = snapshot.manifest.dim
-        query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.zeros(1, np.uint8))
+        kind = TokenKind.SUMMARY if has_summaries else TokenKind.WORD
+        query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.full(1, kind))
         first, segment = snapshot.embedded[0]
         documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
         if has_cells:

@@ -175,7 +175,10 @@ class OnnxEncoder:
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
-        digest = hashlib.sha256(json.dumps([self._checksums, asdict(self.settings)], sort_keys=True).encode())
+        settings = asdict(self.settings)
+        if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
+            del settings["summary"]
+        digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
             digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
         spec = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}

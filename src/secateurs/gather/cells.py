@@ -111,7 +111,9 @@ class CellGatherer:
         """The nearest cells of each kept embedding; and the summary, if it is kept and documents have one."""
         embeddings = query.weighted[kept]
         has_summaries = all(segment.summaries is not None for segment in self._segments)
-        is_summary = (query.token_kinds[kept] == TokenKind.SUMMARY) & has_summaries
+        is_summary = np.zeros(len(kept), dtype=bool)  # the first only: documents have one to compare
+        if has_summaries:
+            is_summary[np.flatnonzero(query.token_kinds[kept] == TokenKind.SUMMARY)[:1]] = True
         batches, summary = [], None
         for first in range(0, len(kept), _EMBEDDINGS_AT_ONCE):
             stop_if_cancelled()
@@ -120,7 +122,7 @@ class CellGatherer:
             # the cells to probe, and the nearest that is not probed
             wanted = min(int(nprobe[part].max()) + 1, self._centroids.count)
             cells, products = self._centroids.nearest(rounded, wanted)
-            for i in np.flatnonzero(is_summary[part])[:1].tolist() if summary is None else ():
+            for i in np.flatnonzero(is_summary[part]).tolist():
                 filled = np.zeros(packed_width(rounded.shape[1]), dtype=np.int8)
                 filled[: rounded.shape[1]] = rounded[i]
                 summary = _Summary(filled, float(unit[i]) * times_counted(query))

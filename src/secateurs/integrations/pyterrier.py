@@ -90,6 +90,8 @@ class _SearchStage(_Stage):
         work = self._unpruned(frame)
         if KEEP not in frame:
             return work
+        if self._search.budget_ms is not None:
+            raise UsageError("budget_ms chooses how many embeddings gather, and query_keep says it: leave out either")
         kept = [np.asarray(keep, dtype=np.int64) for keep in frame[KEEP]]
         return [  # if nothing is kept, the order raises; p itself cannot be 0
             (query, {**settings, "p": len(keep) or 1, "order": _fixed_order(keep)})
@@ -176,10 +178,12 @@ class Retriever(_SearchStage):
         frame = _one_row_per_document(inp, [[hit.docno for hit in ranking] for ranking in found])
         return _with_ranks(frame, [hit.score for ranking in found for hit in ranking])
 
-    def fuse_rank_cutoff(self, k: int) -> Retriever:
+    def fuse_rank_cutoff(self, k: int) -> Retriever | None:
         """`retriever % k` in one step. It scores as many documents as without the cutoff: nothing else may change."""
         if k >= self._search.k:
             return self
+        if self._search.budget_ms is not None:  # which chooses the number of candidates, by k among others
+            return None
         candidates = make_plan(self._search, np.empty(0), self.index.gatherers, len(self.index)).candidates
         return Retriever(self.index, **{**self.settings, "k": k, "candidates": candidates})
 

@@ -45,7 +45,7 @@ class Work(NamedTuple):
             return cls(plan, 0, 0)
         if plan.gather == "exhaustive":
             return cls(plan, 0, matching * query_embeddings)
-        cells = kept * plan.nprobe * shards
+        cells = (sum(plan.nprobe_each) if plan.nprobe_each else kept * plan.nprobe) * shards
         scored = plan.candidates if plan.gather == "cells" else kept * plan.k_prime
         # Under a filter, a search that gathers fewer than k documents scores every matching document. This is expected
         # if the cells that are looked into, with a document each, hold fewer than k matching documents.
@@ -61,6 +61,7 @@ class Work(NamedTuple):
         """Raise a problem that names the limit, and the setting that the client can change."""
         if self.gather > limits.gather_work:
             name = "nprobe" if settings.get("nprobe") else "query" if settings.get("p", "auto") == "auto" else "p"
+            name = "budget_ms" if settings.get("budget_ms") else name
             counted = f"query embeddings that gather x {self.plan.nprobe:,} cells that each looks into"
             raise _too_much(name, counted, "gather_work", self.gather, limits.gather_work)
         if self.score > limits.score_work:
@@ -73,6 +74,8 @@ class Work(NamedTuple):
                 name = "k_prime"
             elif settings.get("candidates"):
                 name = "candidates"
+            elif settings.get("budget_ms"):
+                name = "budget_ms"
             raise _too_much_to_score(name, self.score, limits)
 
 

@@ -66,7 +66,7 @@ class RequestModels:
             Field(max_length=limits.query_characters, description="What to look for", examples=["read a zip archive"]),
         ]
         settings = _settings(limits)
-        no_p = {name: field for name, field in settings.items() if name != "p"}
+        no_p = {name: field for name, field in settings.items() if name not in ("p", "budget_ms")}
         details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
         which = Field(description="Its name", examples=["zipfile.ZipFile"])
         with_map = Field(default=False, description="Tell the similarity of every pair of tokens too")

@@ -221,8 +221,8 @@ class _Salvage:
             return read_background(folder, record)
         self.lost = True
         self.lines.append(
-            f"lost: the background {record.background['name']!r}; the order rarity is icf from now on, index again to "
-            "have one"
+            f"lost: the background {record.background['name']!r}; the order rarity goes by the collection alone from "
+            "now on, index again to have one"
         )
         return None
 

@@ -287,7 +287,8 @@ class Filtered:
     def frequencies(self) -> Frequencies:
         """Token frequencies of these documents alone, with the same background."""
         whole = self._of_collection
-        total = replace(Frequencies.none(), background=whole.background, centre=whole.centre)
+        # A filter may leave one token type of many: then the frequencies still tell tokens apart.
+        total = replace(Frequencies.none(), background=whole.background, centre=whole.mean_without_token_ids())
         first = 0
         for segment in self._segments:
             total += segment.frequencies_of(np.flatnonzero(self.allowed[first : first + len(segment)]))

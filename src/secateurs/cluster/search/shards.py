@@ -180,7 +180,7 @@ class Shards:
             self._states[number] = replace(known, problem=None)
         if state is not None and state.commit >= _commit(known):
             self._states[number] = state
-            self._totals = None
+            self._totals = self._costs = None
 
     # Writes
 
