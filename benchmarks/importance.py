@@ -1,7 +1,7 @@
 """Orders of importance, compared: how much of exhaustive search they find, and with how many documents.
 
     python benchmarks/importance.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 100]
-        [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--choose] [--specials]
+        [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--choose] [--specials] [--summary]
 
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
@@ -10,7 +10,7 @@ the documents gathered, nDCG@10 and its difference from ICF with the same p. A s
 (paired t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the collection).
 `--figure` draws overlap and nDCG@10 against documents gathered. `--choose` chooses the background's share in the order
 `rarity`, by leaving out one collection at a time. `--specials` prints what a special token gathers alone, beside the
-rarest word. Nothing here is timed.
+rarest word. `--summary` prints what cells find if the summary's similarity counts 0 to 4 times. Nothing here is timed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from judged import Collection, open_slice, per_query, progress
 from numpy.typing import NDArray
 
 from secateurs import EncodedText, Frequencies, TokenKind
+from secateurs.gather import cells
 from secateurs.importance import Order, icf, rarity
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
@@ -84,8 +85,24 @@ def print_specials(bench: Bench, gathers: Sequence[str], k_prime: int) -> None:
             )
             if is_there:
                 row = bench.measure(order=order, p=1, gather=gather, k_prime=k_prime)
-                cells = [bench.name, gather, name, f"{row.overlap.mean():.3f}", f"{row.documents.mean():,.0f}"]
-                print(f"| {' | '.join(cells)} |")
+                line = [bench.name, gather, name, f"{row.overlap.mean():.3f}", f"{row.documents.mean():,.0f}"]
+                print(f"| {' | '.join(line)} |")
+
+
+def print_summary(bench: Bench) -> None:
+    """How often the summary's exact similarity should count in the approximate score."""
+    shipped = cells.times_counted
+    try:
+        for times in (0.0, 1.0, 2.0, 3.0, 4.0, None):
+            if times is not None:
+                cells.times_counted = lambda query, times=times: times
+            else:
+                cells.times_counted = shipped
+            found = [bench.measure(p=p, gather="cells").overlap.mean() for p in (2, 3, 4, "auto")]
+            name = "as shipped, by the number of MASKs" if times is None else f"{times:g}"
+            print(f"| {bench.name} | {name} | {' | '.join(f'{share:.3f}' for share in found)} |")
+    finally:
+        cells.times_counted = shipped
 
 
 ORDERS: dict[str, Order] = {"first": "first", "icf": "icf", "rarity, words only": words_only, "rarity": "rarity"}
@@ -145,14 +162,14 @@ def print_table(bench: Bench, gather: str, rows: dict[tuple[str, str], Row]) -> 
 
     compared = [key for key in rows if key[0] != "icf" and ("icf", key[1]) in rows]
     for (order, p), row in rows.items():
-        cells = [bench.name, gather, order, p, f"{row.overlap.mean():.3f}", f"{row.documents.mean():,.0f}"]
+        line = [bench.name, gather, order, p, f"{row.overlap.mean():.3f}", f"{row.documents.mean():,.0f}"]
         difference = ""
         if (order, p) in compared:
             other = rows["icf", p]
             change = row.ndcg - other.ndcg
             tested = ttest_rel(row.ndcg, other.ndcg).pvalue if np.abs(change).any() else 1.0
             difference = f"{change.mean():+.4f}{'*' if tested * len(compared) < 0.05 else ''}"
-        print(f"| {' | '.join([*cells, f'{row.ndcg.mean():.4f}', difference])} |")
+        print(f"| {' | '.join([*line, f'{row.ndcg.mean():.4f}', difference])} |")
     print(
         f"| {bench.name} | exhaustive | | | 1.000 | {len(bench.collection.index):,} | {bench.exhaustive_ndcg:.4f} | |"
     )
@@ -235,6 +252,7 @@ def main() -> None:
     arguments.add_argument("--figure", type=Path)
     arguments.add_argument("--choose", action="store_true")
     arguments.add_argument("--specials", action="store_true")
+    arguments.add_argument("--summary", action="store_true")
     options = arguments.parse_args()
 
     def open_bench(given: str) -> Bench:
@@ -242,6 +260,11 @@ def main() -> None:
 
     if options.choose:
         choose_share([open_bench(given) for given in options.collections], options.gather, options.k_prime)
+        return
+    if options.summary:
+        print("| collection | the summary counts | p = 2 | p = 3 | p = 4 | p per query |\n|---|---|---|---|---|---|")
+        for bench in map(open_bench, options.collections):
+            print_summary(bench)
         return
     if options.specials:
         print("| collection | gather | alone | overlap | documents |\n|---|---|---|---|---|")
