@@ -33,7 +33,15 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room("integrations", "PyTerrier", ("integrations",)),
     ),
     (Room("cluster", "shards: build and search on Ray", ("cluster",)),),
-    (Room("index", "Index, and the contract of every index", ("index", "contract"), query="2", document="2"),),
+    (
+        Room(
+            "index",
+            "Index, and the contract of every index; matches",
+            ("index", "contract", "matches"),
+            query="2",
+            document="2",
+        ),
+    ),
     (Room("search", "the pipeline of every search; explain", ("search", "explain"), query="3"),),
     (
         Room(

@@ -36,6 +36,7 @@ from .records import (
     TokenKind,
 )
 from .storage.documents import StoredDocument
+from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
 from .threads import in_order
 from .weights import weigh
@@ -300,14 +301,15 @@ _compiling = Lock()
 def compile_kernels(snapshot: Snapshot) -> None:
     """Call every kernel once. The first call compiles it or reads the cache, which no search's time should include."""
     has_cells = "cells" in snapshot.gatherers
-    has_summaries = has_cells and all(segment.summaries is not None for _, segment in snapshot.embedded)
-    key = snapshot.manifest.store, has_cells, has_summaries
+    manifest = snapshot.manifest  # not the segments, which this would open: it is called before every search
+    has_summaries = has_cells and all(SUMMARIES in record.files for record in manifest.segments if record.embeddings)
+    key = manifest.store, has_cells, has_summaries
     if key in _compiled or not snapshot.embedded:
         return
     with _compiling:
         if key in _compiled:
             return
-        dim = snapshot.manifest.dim
+        dim = manifest.dim
         kind = TokenKind.SUMMARY if has_summaries else TokenKind.WORD
         query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.full(1, kind))
         first, segment = snapshot.embedded[0]

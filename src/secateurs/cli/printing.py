@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,19 @@ from rich.table import Table
 from rich.text import Text
 
 from ..progress import counted
-from ..records import Changes, Ranking, SearchStats, TokenKind
+from ..records import Changes, Hit, Ranking, SearchStats, TokenKind
 from ..trec import trec_line
 
 if TYPE_CHECKING:
     from ..contract import AnyIndex
     from ..explain import Explanation
+    from ..matches import Match
 
 _SHOWN_SKIPPED = 20
 _SHOWN_LOADING = 100.0  # milliseconds: less is not worth a word
+_SHOWN_TEXT = 300  # characters of a hit's text, of which a line shows as many as fit
+_TELLING = 0.35  # strength from which on a match is marked
+_BEFORE_MATCH = 30  # characters that may be shown before the first of them
 
 
 class SkippedDocuments:
@@ -107,9 +111,17 @@ def _print_missing_shards(stats: SearchStats) -> None:
 
 
 def print_ranking(
-    qid: str | None, text: str, ranking: Ranking, kept: Sequence[str], loading_milliseconds: float
+    qid: str | None,
+    text: str,
+    ranking: Ranking,
+    kept: Sequence[str],
+    loading_milliseconds: float,
+    marks: Callable[[Hit], Sequence[Match] | None] = lambda hit: None,
 ) -> None:
-    """A table of the hits, and a line about the search; `kept` are the tokens that gathered."""
+    """A table of the hits, and a line about the search; `kept` are the tokens that gathered.
+
+    On a terminal, the words that matched are marked. `marks` finds them.
+    """
     console = Console()
     title = Text(printable(f"{qid}  {text}" if qid else text))
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
@@ -119,7 +131,8 @@ def print_ranking(
     table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(ranking, start=1):
-        table.add_row(str(rank), f"{hit.score:.3f}", Text(printable(hit.docno)), Text(printable(hit.text[:300])))
+        shown = _marked(hit.text, marks(hit)) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
+        table.add_row(str(rank), f"{hit.score:.3f}", Text(printable(hit.docno)), shown)
     console.print(table)
     if not ranking:
         console.print("nothing found", style="dim")
@@ -130,6 +143,31 @@ def print_ranking(
     console.print(Text(about, style="dim"))
     if stats.shards_missing:
         console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
+
+
+def _marked(text: str, matches: Sequence[Match] | None) -> Text:
+    """The text from just before its first telling match on, with the telling matches in bold."""
+    telling = [match for match in matches or () if match.strength >= _TELLING]
+    start = 0
+    if telling and telling[0].start > _BEFORE_MATCH:
+        start = text.rfind(" ", 0, telling[0].start - _BEFORE_MATCH // 2) + 1
+    marked = Text("… " if start else "")
+    at = start
+    for match in telling:
+        if match.end > start + _SHOWN_TEXT:
+            break
+        marked.append(_piece(text[at : match.start]))
+        marked.append(_piece(text[match.start : match.end]), style="bold green")
+        at = match.end
+    marked.append(_piece(text[at : start + _SHOWN_TEXT]))
+    return marked
+
+
+def _piece(text: str) -> str:
+    """`printable`, with a space where the piece begins or ends with white space."""
+    if not text.strip():
+        return " " if text else ""
+    return f"{' ' if text[0].isspace() else ''}{printable(text)}{' ' if text[-1].isspace() else ''}"
 
 
 def _missing(shards: int) -> str:

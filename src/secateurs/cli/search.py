@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import UsageError
 from ..progress import progress_bar
 from ..queries import read_queries
-from ..records import SearchSettings
+from ..records import Hit, Ranking, SearchSettings
 from .options import (
     AsJson,
     AsTrec,
@@ -42,6 +43,10 @@ from .printing import (
     print_ranking_as_trec,
     tokens_of,
 )
+
+if TYPE_CHECKING:
+    from ..contract import AnyIndex
+    from ..matches import Match
 
 commands = typer.Typer()
 
@@ -104,8 +109,16 @@ def search(
             else:
                 kept = tokens_of(opened, ranking)
                 # Queries that are searched at once wait for one loading: it is shown with the first.
-                print_ranking(qid, text, ranking, kept, ranking.stats.loading_milliseconds if number == 0 else 0.0)
+                loading = ranking.stats.loading_milliseconds if number == 0 else 0.0
+                marks = functools.partial(_marks, opened, ranking)
+                print_ranking(qid, text, ranking, kept, loading, marks)
             advance(1)
+
+
+def _marks(index: AnyIndex, ranking: Ranking, hit: Hit) -> list[Match] | None:
+    from ..matches import find_matches
+
+    return find_matches(index, ranking.query, index.frequencies, hit.docno, hit.text)
 
 
 @commands.command(epilog='Example:  secateurs explain demo.sec "parse command line arguments" argparse -p 3')
