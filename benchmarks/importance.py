@@ -1,14 +1,15 @@
 """Orders of importance, compared: how much of exhaustive search they find, and with how many documents.
 
     python benchmarks/importance.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 100]
-        [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--choose] [--specials] [--summary]
+        [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--nearest]
+        [--choose] [--specials] [--summary]
 
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
 Prints a Markdown table for each way of gathering: of each order and p, the share of the exact ten best that is found,
 the documents gathered, nDCG@10 and its difference from ICF with the same p. A star: the difference is significant
 (paired t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the collection).
-`--figure` draws overlap and nDCG@10 against documents gathered. `--choose` chooses the background's share in the order
+`--nearest` adds an order by the nearest cells, see `nearest_cells`. `--figure` draws overlap and nDCG@10 against documents gathered. `--choose` chooses the background's share in the order
 `rarity`, by leaving out one collection at a time. `--specials` prints what a special token gathers alone, beside the
 rarest word. `--summary` prints what cells find if the summary's similarity counts 0 to 4 times. Nothing here is timed.
 """
@@ -24,9 +25,10 @@ import numpy as np
 from judged import Collection, open_slice, per_query, progress
 from numpy.typing import NDArray
 
-from secateurs import EncodedText, Frequencies, TokenKind
+from secateurs import EncodedText, Frequencies, Index, TokenKind
 from secateurs.gather import cells
 from secateurs.importance import Order, icf, rarity
+from secateurs.kernels.simd import round_query
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -45,6 +47,33 @@ def words_only(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64
     is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
     is_special = query.token_kinds[ordered] > TokenKind.PUNCTUATION
     return np.concatenate([ordered[~is_special], ordered[is_special & ~is_summary], ordered[is_summary]])
+
+
+def nearest_cells(index: Index) -> Order:
+    """`rarity`, but words are ordered by their nearest cell and by the other words.
+
+    The worth of a word is the similarity with its nearest centroid less that with the mean of all embeddings, plus half
+    its mean similarity to the other words. Every word must be compared with every centroid before pruning.
+    """
+    codebook = index.snapshot.codebook
+    assert codebook.int8 is not None
+    step = codebook.int8.step
+
+    def order(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
+        usual = rarity(query, frequencies)
+        seen = frequencies.collection_frequency(query.token_ids) > 0
+        words = np.flatnonzero((query.token_kinds == TokenKind.WORD) & seen)
+        if len(words) < 2:
+            return usual
+        rounded, unit = round_query(query.embeddings[words])
+        _, products = codebook.cells.nearest(rounded, 1)
+        similar = query.embeddings[words] @ query.embeddings[words].T  # (words, words)
+        others = (similar.sum(axis=1) - np.diag(similar)) / (len(words) - 1)
+        words = words[np.argsort(-(products[:, 0] * unit * step + others / 2), kind="stable")]
+        front = np.concatenate([words[:1], np.flatnonzero(query.token_kinds == TokenKind.SUMMARY)[:1], words[1:]])
+        return np.concatenate([front, usual[~np.isin(usual, front)]])
+
+    return order
 
 
 def with_share(share: float, summary: bool) -> Order:
@@ -138,15 +167,20 @@ class Bench:
         return np.array([values[qid] for qid in self.collection.queries])
 
 
-def compare(bench: Bench, gather: str, ps: Sequence[int], k_prime: int) -> dict[tuple[str, str], Row]:
+def compare(
+    bench: Bench, gather: str, ps: Sequence[int], k_prime: int, nearest: bool = False
+) -> dict[tuple[str, str], Row]:
     """(order, p) -> row; the default search is ("rarity", "auto")."""
     rows: dict[tuple[str, str], Row] = {}
-    wanted: list[tuple[str, int]] = [(name, p) for name in ORDERS for p in ps]
+    orders = ORDERS | ({"nearest cells": nearest_cells(bench.collection.index)} if nearest else {})
+    wanted: list[tuple[str, int]] = [(name, p) for name in orders for p in ps]
     for name, p in progress(wanted, description=f"{bench.name}, {gather}"):
-        rows[name, str(p)] = bench.measure(order=ORDERS[name], p=p, gather=gather, k_prime=k_prime)
+        rows[name, str(p)] = bench.measure(order=orders[name], p=p, gather=gather, k_prime=k_prime)
     if gather == "cells":
         for name in ("icf", "rarity"):
             rows[name, "auto"] = bench.measure(order=name, gather=gather)
+        if nearest:
+            rows["nearest cells", "auto"] = bench.measure(order=orders["nearest cells"], gather=gather)
         rows["icf", "all words"] = bench.measure(order="icf", p=words_of, gather=gather, nprobe=32)
     return rows
 
@@ -250,6 +284,7 @@ def main() -> None:
     arguments.add_argument("--p", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8])
     arguments.add_argument("--k-prime", type=int, default=200)
     arguments.add_argument("--figure", type=Path)
+    arguments.add_argument("--nearest", action="store_true")
     arguments.add_argument("--choose", action="store_true")
     arguments.add_argument("--specials", action="store_true")
     arguments.add_argument("--summary", action="store_true")
@@ -276,7 +311,7 @@ def main() -> None:
     results: dict[tuple[str, str], dict[tuple[str, str], Row]] = {}
     for bench in map(open_bench, options.collections):
         for gather in options.gather:
-            results[bench.name, gather] = compare(bench, gather, options.p, options.k_prime)
+            results[bench.name, gather] = compare(bench, gather, options.p, options.k_prime, options.nearest)
             print_table(bench, gather, results[bench.name, gather])
     if options.figure:
         draw(options.figure, results)
