@@ -9,9 +9,10 @@
 Prints a Markdown table for each way of gathering: of each order and p, the share of the exact ten best that is found,
 the documents gathered, nDCG@10 and its difference from ICF with the same p. A star: the difference is significant
 (paired t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the collection).
-`--nearest` adds an order by the nearest cells, see `nearest_cells`. `--figure` draws overlap and nDCG@10 against documents gathered. `--choose` chooses the background's share in the order
-`rarity`, by leaving out one collection at a time. `--specials` prints what a special token gathers alone, beside the
-rarest word. `--summary` prints what cells find if the summary's similarity counts 0 to 4 times. Nothing here is timed.
+`--nearest` adds an order by the nearest cells, see `nearest_cells`. `--figure` draws overlap and nDCG@10 against
+documents gathered. Nothing here is timed. Other tables instead: `--choose` chooses the background's share in the order
+`rarity`, by leaving out one collection at a time; `--specials` has what a special token gathers alone, beside the
+rarest word; `--summary` what cells find if the summary's similarity counts 0 to 4 times.
 """
 
 from __future__ import annotations
