@@ -176,7 +176,7 @@ def test_wrong_weights_are_a_clear_error(index: Index, queries: pd.DataFrame) ->
         index.retriever(weights="heavy")
     encoded = QueryEncoder(index)(queries.head(1))
     for wrong in ([1.0], [-1.0] * 32):
-        with pytest.raises(UsageError, match="weights must be a finite number of at least 0 for each embedding"):
+        with pytest.raises(UsageError, match="weights must be a number from 0 to 1,000 for each embedding"):
             index.retriever()(encoded.assign(query_weights=[np.array(wrong)]))
 
 

@@ -184,7 +184,8 @@ def test_a_search_does_not_score_more_than_was_estimated(library: Index, gather:
         ranking = library.search(query, **given)
         assert ranking.stats.documents_scored * len(query) <= work.score
         if ranking.plan.gather == "cells" and ranking.stats.documents_matching:
-            assert work.gather == ranking.stats.embeddings_kept * ranking.plan.nprobe
+            plan, kept = ranking.plan, ranking.stats.embeddings_kept
+            assert work.gather == sum(plan.nprobe_each or [plan.nprobe] * kept)
 
 
 def _without_what_is_gathered(query: EncodedText, index: AnyIndex) -> dict[str, Any]:
