@@ -3,8 +3,7 @@
     python training/background.py --collections DIR
 
 The table holds how often each wordpiece occurs in the Wikipedia passages of DIR/boolq-wiki, DIR/nq-wiki-mini and
-DIR/squad-dev: corpus.jsonl.gz, {"docno", "text"} a line. Questions were tried in addition, at several weights, and in
-place of passages: they were no better (docs/importance.md).
+DIR/squad-dev: corpus.jsonl.gz, {"docno", "text"} a line.
 """
 
 from __future__ import annotations
