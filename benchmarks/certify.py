@@ -19,17 +19,15 @@ leaves open, and, for scale, the mean tenth score and the mean bound of the best
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from judged import open_collection, progress
+from judged import cells_again, open_collection, progress
 from numpy.typing import NDArray
 
 from secateurs import EncodedText, Index
 from secateurs.kernels.simd import round_query
-from secateurs.storage.cell_lists import make_cells
 
 Floats = NDArray[np.float32]
 BEST = 10
@@ -45,11 +43,7 @@ class Bounds:
         self.step = index.snapshot.codebook.int8.step
         self.rows = np.asarray(segment.rows)  # (embeddings, dim) int8, around the centre
         self.starts = np.asarray(segment.offsets[:-1])
-        self.cells = np.empty(len(self.rows), dtype=np.uint32)  # of each embedding
-        with tempfile.TemporaryDirectory() as folder:  # the same cells again: clustering is deterministic
-            centroids, _ = make_cells(Path(folder), segment.offsets, segment.token_ids, self.rows, self.cells)
-        if not np.array_equal(centroids, index.snapshot.codebook.centroids):
-            raise SystemExit(f"{index.path}: the cells are not those of this version: build the index again")
+        centroids, self.cells = cells_again(index)  # the cell of each embedding
         self.centroids = centroids[:, : self.rows.shape[1]].astype(np.float32)
         self.distances = np.empty(len(self.rows), dtype=np.float32)
         for first in range(0, len(self.rows), ROWS):

@@ -7,6 +7,7 @@ qrels[.split] (TREC format).
 from __future__ import annotations
 
 import random
+import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -15,11 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ir_measures
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
 from secateurs import Document, EncodedText, Index
 from secateurs.corpus import read_corpus
+from secateurs.storage.cell_lists import make_cells
+from secateurs.storage.summaries import cells_of_summaries, summary_rows
 
 T = TypeVar("T")
 
@@ -116,6 +121,21 @@ def open_slice(given: str, cache: Path, most_queries: int | None = None, **optio
     most = int(documents) if documents else None
     opened = open_collection(Path(folder), cache, most_queries, most_documents=most, **options)
     return Path(folder).name, opened
+
+
+def cells_again(index: Index) -> tuple[NDArray[np.int8], NDArray[np.uint32]]:
+    """Centroids, and the cell of each embedding, of an index of one segment. Clustering is deterministic."""
+    (segment,) = index.snapshot.segments
+    token_ids = np.asarray(segment.token_ids)
+    summaries = summary_rows(segment.offsets, segment.token_kinds)
+    finer = {} if summaries is None else cells_of_summaries(token_ids, summaries)
+    cells = np.empty(len(token_ids), dtype=np.uint32)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = np.asarray(segment.rows)
+        centroids, _ = make_cells(Path(folder), segment.offsets, token_ids, rows, cells, finer)
+    if not np.array_equal(centroids, index.snapshot.codebook.centroids):
+        raise SystemExit(f"{index.path}: the cells are not those of this version: build the index again")
+    return centroids, cells
 
 
 def per_query(

@@ -21,12 +21,11 @@ over all orders and collections of a table).
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from judged import encode, open_collection, progress
+from judged import cells_again, encode, open_collection, progress
 from numpy.typing import NDArray
 
 from secateurs import Document, EncodedText, Frequencies, Index, TokenKind
@@ -37,7 +36,6 @@ from secateurs.kernels.simd import round_query
 from secateurs.lab.significance import compare
 from secateurs.records import SearchSettings
 from secateurs.search import score
-from secateurs.storage.cell_lists import make_cells
 
 Array = NDArray[np.float64]
 BEST, NPROBE = 10, 32
@@ -73,9 +71,7 @@ class Cells:
         (segment,) = index.snapshot.segments
         self.codebook = index.snapshot.codebook
         self.documents = np.diff(segment.lists.offsets)  # (cells,)
-        cells = np.empty(len(segment.rows), dtype=np.uint32)
-        with tempfile.TemporaryDirectory() as folder:  # the same cells again: lists hold a document once per cell
-            make_cells(Path(folder), segment.offsets, segment.token_ids, np.asarray(segment.rows), cells)
+        _, cells = cells_again(index)  # lists hold a document once per cell
         self.embeddings = np.bincount(cells, minlength=len(self.documents))  # (cells,)
 
     def orders(self, embeddings: NDArray[np.float32]) -> dict[str, Array]:
