@@ -32,7 +32,7 @@ class TokenExplanation:
     weight: float  # what it counts for in the score: 1 in Eq. 1
     similarity: float  # with its best match, without the weight
     match: str  # the document's token with that similarity
-    match_position: int
+    match_positions: tuple[int, ...]  # where it is; more than one if the document's embeddings were merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Evidence:
     score: float
     gathers: NDArray[np.bool_]
     similarity: NDArray[np.float64]  # of the best match, without the weights
-    match_position: NDArray[np.int64]  # -1 in a document without embeddings
-    match_token: NDArray[np.int32]
+    match_positions: tuple[tuple[int, ...], ...]  # of each query position; () in a document without embeddings
+    match_token: NDArray[np.int32]  # at the first of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     kept = set(decision.kept.tolist())
     tokens = []
     for importance, position in enumerate(decision.ordered.tolist(), start=1):
-        match = int(evidence.match_position[position])
+        matches = evidence.match_positions[position]
         tokens.append(
             TokenExplanation(
                 position=position,
@@ -105,8 +105,8 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
                 rarity=float(rarity[position]),
                 weight=float(weights[position]),
                 similarity=float(evidence.similarity[position]),
-                match=index.token_text(int(evidence.match_token[position])) if match >= 0 else "",
-                match_position=match,
+                match=index.token_text(int(evidence.match_token[position])) if matches else "",
+                match_positions=matches,
             )
         )
     is_scored = any(standing.is_scored for standing in standings)
@@ -126,8 +126,8 @@ def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidenc
     number = snapshot.number(docno)
     segment, number_in_segment = snapshot.place(number)
     query_for_rows = snapshot.store.prepare(query.embeddings)
-    similarities = segment.similarities(query_for_rows, number_in_segment)  # (document tokens, query embeddings)
-    matches = similarities.argmax(axis=0) if len(similarities) else np.full(len(query), -1)
+    similarities = segment.similarities(query_for_rows, number_in_segment)  # (document positions, query embeddings)
+    best = best_matches(similarities)
     tokens, _ = segment.tokens_of(np.array([number_in_segment]))
     every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
     gather_with = gatherer(snapshot, decision.plan.gather)
@@ -142,9 +142,18 @@ def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidenc
         score=float(score(snapshot, query, np.array([number]))[0]),
         gathers=gathers,
         similarity=similarities.max(axis=0) if len(similarities) else np.full(len(query), -np.inf),
-        match_position=matches,
-        match_token=tokens[matches] if len(similarities) else np.zeros(len(query), dtype=np.int32),
+        match_positions=tuple(tuple(np.flatnonzero(column).tolist()) for column in best.T),
+        match_token=tokens[best.argmax(axis=0)] if len(similarities) else np.zeros(len(query), dtype=np.int32),
     )
+
+
+def best_matches(similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether a position of the document is the best match of a query embedding, both as in `similarities`.
+
+    Positions whose embeddings were merged have the same similarities, so a query embedding may have several.
+    """
+    best: NDArray[np.bool_] = similarities == similarities.max(axis=0, initial=-np.inf)
+    return best
 
 
 def find_standing(snapshot: Snapshot, decision: Decision, own_score: float, docno: str) -> Standing:

@@ -24,6 +24,7 @@ from .records import (
     Document,
     EncodedText,
     GatherName,
+    Merge,
     SearchSettings,
     StoreName,
     to_docnos,
@@ -33,6 +34,7 @@ from .storage.changes import Writer, writing
 from .storage.check import check_snapshot
 from .storage.compaction import live_documents
 from .storage.manifest import Manifest
+from .storage.merging import choose_merge
 from .storage.new_index import check_target, make_index
 from .storage.recipe import Recipe
 from .storage.snapshot import Snapshot
@@ -64,6 +66,8 @@ class Index(AnyIndex):
         store: StoreName = DEFAULT_STORE,
         gather: GatherName | Sequence[GatherName] = ("cells",),
         background: Background | str | Path | None = AUTO,
+        merge: Merge = "auto",
+        pool: int = 1,
         overwrite: bool = False,
         progress: bool | None = None,
         on_bad: OnBad | None = None,
@@ -79,6 +83,9 @@ class Index(AnyIndex):
                     package if there is one for the encoder's vocabulary; None is no background. The index keeps a copy.
                     Without an encoder, or with one that does not know its vocabulary, "auto" is none, and whether a
                     background that is given has the same vocabulary cannot be checked
+        merge       the cosine above which embeddings of the same token in a document become one, their mean; "auto" is
+                    what was measured for the encoder, and no merging if nothing was; None merges nothing
+        pool        stores at most one embedding for so many of a document, by joining the nearest: docs/merging.md
         progress    None shows bars on a terminal, True always, False never
         on_bad      called with a message for each document that cannot be used; without it the first one raises
 
@@ -93,7 +100,7 @@ class Index(AnyIndex):
             Path(path),
             items,
             loaded,
-            Recipe(store, gather),
+            Recipe(store, gather, choose_merge(merge, loaded), pool),
             overwrite=overwrite,
             total=total,
             progress=progress,
@@ -170,14 +177,18 @@ class Index(AnyIndex):
         gone = [record.deletions for record in manifest.segments if record.deletions is not None]
         files = [manifest.codebook.files, *(record.files for record in manifest.segments)]
         files += [deletions.files for deletions in gone]
+        embeddings = sum(record.live_embeddings for record in manifest.segments)
         return {
             "path": str(self.path),
             "documents": len(snapshot),
-            "embeddings": sum(record.live_embeddings for record in manifest.segments),
+            "embeddings": embeddings,
+            "merged_embeddings": snapshot.frequencies.embeddings - embeddings,
             "cut_documents": sum(r.cut_documents for r in manifest.segments) - sum(r.cut_documents for r in gone),
             "token_types": len(snapshot.frequencies.token_ids),
             "dim": manifest.dim,
             "store": manifest.store,
+            "merge": manifest.merge,
+            "pool": manifest.pool,
             "gather": [name for name in GATHERERS if name == "exhaustive" or name in manifest.gather],
             "encoder": dict(manifest.encoder),
             "background": manifest.codebook.background and dict(manifest.codebook.background),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .contract import AnyIndex
 from .errors import SecateursError
+from .explain import best_matches
 from .frequencies import Frequencies
 from .importance import match_rarity, word_rarity
 from .records import EncodedText
@@ -33,6 +34,7 @@ class Match:
     end: int
     positions: NDArray[np.int64]  # (matched,) positions of the query that it is the best match of
     similarities: NDArray[np.float64]  # (matched,)
+    places: NDArray[np.int64]  # (matched,) of how many places of the text that holds: more than one if they were merged
     rarity: float  # of its token, from 0 to 1: see importance.match_rarity
     strength: float  # similarity times rarity, of the words it matches the best; 0 if it matches no word
 
@@ -52,16 +54,18 @@ def find_matches(
     if spans is None:
         return None
     of_query, of_document = word_rarity(query, frequencies), match_rarity(token_ids, query, frequencies)
-    best = similarities.argmax(axis=0) if len(similarities) else np.empty(0, dtype=np.int64)
+    best = best_matches(similarities)  # (positions of the document, query embeddings)
+    places = best.sum(axis=0)
     found = []
-    for row in np.unique(best).tolist():
-        span = spans[row]
+    for i in np.flatnonzero(best.any(axis=1)).tolist():
+        span = spans[i]
         if span is not None:
-            positions = np.flatnonzero(best == row)
-            shares = similarities[row, positions]
-            telling = np.minimum(of_query[positions], of_document[row])  # 0 for what is not a word
+            positions = np.flatnonzero(best[i])
+            shares = similarities[i, positions]
+            telling = np.minimum(of_query[positions], of_document[i])  # 0 for what is not a word
             strength = float((np.maximum(shares, 0) * telling).max())
-            found.append(Match(span[0], span[1], positions, shares, float(of_document[row]), strength))
+            rarity = float(of_document[i])
+            found.append(Match(span[0], span[1], positions, shares, places[positions], rarity, strength))
     return found
 
 

@@ -139,6 +139,7 @@ FrequenciesName = Literal["collection", "matching"]
 WeightsName = Literal["idf"]
 StoreName = Literal["int8", "float16", "residual4"]
 Order: TypeAlias = OrderName | OrderFunction
+Merge: TypeAlias = float | Literal["auto"] | None  # which embeddings of a document become one: see storage/merging.py
 ORDER_NAMES: tuple[OrderName, ...] = get_args(OrderName)
 GATHERERS: tuple[GatherName, ...] = get_args(GatherName)  # the first that an index was built for is its default
 EFFORTS: tuple[EffortName, ...] = get_args(EffortName)

@@ -19,12 +19,15 @@ from .options import (
     Corpus,
     EncoderKind,
     IndexPath,
+    MergeOption,
     Model,
+    PoolOption,
     RayForSearch,
     SkipBad,
     StoreOption,
     background_or_none,
     gatherer_names,
+    merge_threshold,
 )
 from .printing import SkippedDocuments, print_built, print_changes, print_deletions, print_info, size_of
 
@@ -41,6 +44,8 @@ def index(
     store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
     background: BackgroundOption = AUTO,
+    merge: MergeOption = "auto",
+    pool: PoolOption = 1,
     skip_bad: SkipBad = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace an index of that name.")] = False,
 ) -> None:
@@ -57,6 +62,8 @@ def index(
             store=store,
             gather=gatherer_names(gather),
             background=background_or_none(background),
+            merge=merge_threshold(merge),
+            pool=pool,
             overwrite=overwrite,
             on_bad=skipped if skip_bad else None,
         )

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 from ..errors import UsageError
-from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, OrderName, StoreName, WeightsName
+from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, Merge, OrderName, StoreName, WeightsName
 
 
 def whole_number(text: str) -> int | str:
@@ -123,6 +123,21 @@ BuiltGatherers = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; give the option twice for both."),
 ]
+MergeOption = Annotated[
+    str,
+    typer.Option(
+        "--merge",
+        metavar="COSINE",
+        help="Embeddings of the same word of a document whose cosine is above this become one: auto (what was measured "
+        "for the model), none, or a number such as 0.9.",
+    ),
+]
+PoolOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", help="Store one embedding for N of a document: smaller, and less exact. 1 is all of them."
+    ),
+]
 BackgroundOption = Annotated[
     str,
     typer.Option(
@@ -162,6 +177,18 @@ def weights_name(weights: str) -> WeightsName | None:
 def background_or_none(background: str) -> str | None:
     """What --background was given, as Index.build takes it."""
     return None if background == "none" else background
+
+
+def merge_threshold(merge: str) -> Merge:
+    """What --merge was given, as Index.build takes it."""
+    if merge == "auto":
+        return "auto"
+    if merge == "none":
+        return None
+    try:
+        return float(merge)
+    except ValueError:
+        raise UsageError(f"--merge takes auto, none, or a cosine between 0 and 1, not {merge!r}") from None
 
 
 def number_or_word(p: str) -> int | Literal["auto"] | None:

@@ -16,11 +16,14 @@ from .options import (
     BackgroundOption,
     BuiltGatherers,
     EncoderKind,
+    MergeOption,
     Model,
+    PoolOption,
     SkipBad,
     StoreOption,
     background_or_none,
     gatherer_names,
+    merge_threshold,
 )
 from .printing import SkippedDocuments, print_built
 from .search import search
@@ -59,6 +62,8 @@ def build(
     store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
     background: BackgroundOption = AUTO,
+    merge: MergeOption = "auto",
+    pool: PoolOption = 1,
     per_node: Annotated[
         bool,
         typer.Option(
@@ -87,6 +92,8 @@ def build(
             store=store,
             gather=gatherer_names(gather),
             background=background_or_none(background),
+            merge=merge_threshold(merge),
+            pool=pool,
             overwrite=overwrite,
             per_node=per_node,
             ray_address=ray,

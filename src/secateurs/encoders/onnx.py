@@ -39,6 +39,7 @@ WHEEL_CHECKSUMS = {
     "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
 }
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
+MERGE = 0.85  # of the built-in model, measured on eight collections: docs/merging.md
 SETTINGS_FILE = "secateurs.json"
 _FRAME = 3  # [CLS], marker and [SEP]
 
@@ -58,6 +59,7 @@ class OnnxSettings:
     attend_to_masks: bool = False
     skip: str = string.punctuation  # one-character tokens that documents do not store
     projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
+    merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
     summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
 
     def __post_init__(self) -> None:
@@ -67,6 +69,8 @@ class OnnxSettings:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
         if self.summary not in (None, "marker", "cls"):
             raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
+        if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
+            raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class OnnxEncoder:
         """
         if model == DEFAULT_MODEL:
             folder = _wheel_folder()
-            settings = settings or OnnxSettings(summary="marker")
+            settings = settings or OnnxSettings(summary="marker", merge=MERGE)
             projection = np.load(PROJECTION) if projection is None else projection
         elif Path(model).is_dir():
             folder = Path(model).resolve()
@@ -173,9 +177,14 @@ class OnnxEncoder:
             return int(self._projection.shape[1])
         return int(self._session.get_outputs()[0].shape[-1])
 
+    @property
+    def merge(self) -> float | None:
+        return self.settings.merge
+
     @cached_property
     def spec(self) -> Mapping[str, Any]:
         settings = asdict(self.settings)
+        del settings["merge"]  # it changes no embedding that the encoder gives
         if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
             del settings["summary"]
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())

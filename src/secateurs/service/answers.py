@@ -14,7 +14,9 @@ class Highlight(BaseModel):
 
     start: int = Field(description="In Unicode code points of the text")
     end: int
-    contribution: float = Field(description="What it adds to the document's score: the sum of weight x similarity")
+    contribution: float = Field(
+        description="What it adds to the document's score: the sum of weight x similarity, split between merged places"
+    )
     positions: list[int] = Field(description="The query embeddings it is the best match of")
     similarities: list[float] = Field(description="With each of them, without the weights")
     rarity: float = Field(
@@ -68,7 +70,7 @@ class TokenMatch(QueryToken):
     gathers: bool = Field(description="Whether it gathers this document alone; false if it is not kept")
     similarity: float | None = Field(description="Without the weight; null for a document without embeddings")
     match: str
-    match_position: int
+    match_positions: list[int] = Field(description="Where it is; several where a document's embeddings were merged")
 
 
 class DocumentToken(BaseModel):

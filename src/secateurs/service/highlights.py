@@ -20,7 +20,7 @@ def highlights(
         Highlight(
             start=match.start,
             end=match.end,
-            contribution=float((query.all_weights[match.positions] * match.similarities).sum()),
+            contribution=float((query.all_weights[match.positions] * match.similarities / match.places).sum()),
             positions=match.positions.tolist(),
             similarities=match.similarities.tolist(),
             rarity=match.rarity,

@@ -119,7 +119,7 @@ class ServedIndex:
             rank=explanation.rank,
             documents_scored=explanation.documents_scored,
             tokens=[
-                TokenMatch(**asdict(token) | {"similarity": token.similarity if token.match_position >= 0 else None})
+                TokenMatch(**asdict(token) | {"similarity": token.similarity if token.match_positions else None})
                 for token in explanation.tokens
             ],
             map=similarities,

@@ -54,7 +54,7 @@ class Writer:
 
     @property
     def _recipe(self) -> Recipe:
-        return Recipe(self.snapshot.manifest.store, self.snapshot.manifest.gather)
+        return Recipe.of(self.snapshot.manifest)
 
     def add(
         self,

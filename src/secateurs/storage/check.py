@@ -11,6 +11,7 @@ from ..frequencies import Frequencies
 from .checksums import check_files
 from .files import REMEDY
 from .manifest import DELETIONS, MANIFEST_COPY, Manifest, SegmentRecord
+from .position_rows import rows_of_all
 from .segments import Segment
 from .snapshot import Snapshot
 
@@ -41,17 +42,23 @@ def check_segment(snapshot: Snapshot, record: SegmentRecord, segment: Segment) -
 
 
 def _disagreements(snapshot: Snapshot, record: SegmentRecord, segment: Segment) -> Iterator[str]:
-    offsets, token_ids = segment.offsets, segment.token_ids
+    offsets, token_ids, positions = segment.offsets, segment.token_ids, segment.positions
     if len(offsets) != record.documents + 1 or offsets[0] != 0 or offsets[-1] != record.embeddings:
         yield "the offsets are not those of its documents"
     if (np.diff(offsets) < 0).any():
         yield "the offsets go backwards"
     if segment.documents.count() != record.documents:
         yield "the database has another number of documents"
-    for name, rows in (("embeddings", segment.embeddings.rows), ("tokens", token_ids), ("kinds", segment.token_kinds)):
-        if len(rows) != record.embeddings:
+    if len(segment.embeddings.rows) != record.embeddings:
+        yield "the embeddings are not as many as the manifest says"
+    for name, entries in (("tokens", token_ids), ("kinds", segment.token_kinds), ("positions", positions.rows)):
+        if entries is not None and len(entries) != record.positions:
             yield f"the {name} are not as many as the manifest says"
-    counted = Frequencies.of(token_ids, offsets)
+    if len(positions.offsets) != record.documents + 1 or positions.offsets[-1] != record.positions:
+        yield "the positions are not those of its documents"
+    elif not np.array_equal(np.unique(rows_of_all(offsets, positions, 0, record.documents)), np.arange(offsets[-1])):
+        yield "a row belongs to no position, or a position to no row"
+    counted = Frequencies.of(token_ids, positions.offsets)
     for name in ("token_ids", "collection", "document"):
         if not np.array_equal(getattr(counted, name), getattr(segment.frequencies, name)):
             yield "the frequencies are not those of its tokens"

@@ -37,6 +37,7 @@ from .file_names import DOCUMENTS
 from .files import new_array
 from .indexing import write_segment
 from .manifest import Manifest, SegmentRecord, widest
+from .position_rows import write_positions
 from .recipe import Recipe
 from .segment_files import write_checksums_and_faiss, write_tokens
 from .segment_writer import NewSegment
@@ -97,12 +98,15 @@ def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 
         numbers, skip = numbers[skipped:], skip - skipped
         for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
             block = numbers[start : start + _DOCUMENTS_PER_BLOCK]
-            rows, offsets = rows_of(segment.offsets, block)
+            rows, starts = rows_of(segment.offsets, block)
             segment.embeddings.check(segment.offsets[block], segment.offsets[block + 1])
-            embeddings = snapshot.store.decode(segment.rows[rows])
-            ids, kinds = segment.token_ids[rows], segment.token_kinds[rows]
+            positions, offsets = rows_of(segment.position_offsets, block)
+            embeddings = snapshot.store.decode(segment.rows[rows])  # of rows
+            if segment.positions.rows is not None:  # of positions
+                embeddings = embeddings[np.repeat(starts[:-1], np.diff(offsets)) + segment.positions.rows[positions]]
+            ids, kinds = segment.token_ids[positions], segment.token_kinds[positions]
             for i, (stored, cut) in enumerate(segment.documents.get_with_cut(block.tolist())):
-                part = slice(offsets[i], offsets[i + 1])  # the rows of this document
+                part = slice(offsets[i], offsets[i + 1])  # the positions of this document
                 encoded = EncodedText(embeddings[part], ids[part], kinds[part], cut)
                 yield Document(stored.docno, stored.text, stored.metadata, encoded)
 
@@ -124,6 +128,7 @@ def rewrite(folder: Path, snapshot: Snapshot, recipe: Recipe, progress: bool | N
         int8=snapshot.codebook.int8,
         unit=all(record.unit for record in manifest.segments),
         dim=manifest.dim,
+        merged=True,
     )
 
 
@@ -139,12 +144,7 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
     parts = [(segment, *rows_of(segment.offsets, numbers)) for segment, numbers in chosen]
     lengths = [np.diff(offsets) for _, _, offsets in parts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
-    write_tokens(
-        folder,
-        offsets,
-        np.concatenate([segment.token_ids[rows] for segment, rows, _ in parts]),
-        np.concatenate([segment.token_kinds[rows] for segment, rows, _ in parts]),
-    )
+    positions = _copy_tokens(folder, offsets, chosen)
     codec, codebook, dim = recipe.codec, snapshot.codebook, snapshot.manifest.dim
     total = int(offsets[-1])
     copies = {
@@ -163,6 +163,7 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
         name=folder.name,
         documents=len(offsets) - 1,
         embeddings=total,
+        positions=positions,
         cut_documents=cut,
         files=describe_files(folder),
         block_rows=BLOCK_ROWS,
@@ -179,6 +180,26 @@ def _live(snapshot: Snapshot, first: int, segment: Segment) -> NDArray[np.int64]
     if snapshot.live is None:
         return np.arange(len(segment))
     return np.flatnonzero(snapshot.live[first : first + len(segment)])
+
+
+def _copy_tokens(folder: Path, offsets: NDArray[np.int64], chosen: Sequence[tuple[Segment, NDArray[np.int64]]]) -> int:
+    """The tokens of the documents, and which rows their positions have; give how many positions there are."""
+    parts = [(segment, *rows_of(segment.position_offsets, numbers)) for segment, numbers in chosen]
+    position_offsets = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(edges) for _, _, edges in parts]))])
+    rows = [
+        positions - np.repeat(segment.offsets[numbers], np.diff(edges))
+        if segment.positions.rows is None
+        else segment.positions.rows[positions]
+        for (segment, positions, edges), (_, numbers) in zip(parts, chosen, strict=True)
+    ]
+    write_positions(folder, offsets, position_offsets.astype(np.int64), np.concatenate(rows))
+    write_tokens(
+        folder,
+        position_offsets.astype(np.int64),
+        np.concatenate([segment.token_ids[positions] for segment, positions, _ in parts]),
+        np.concatenate([segment.token_kinds[positions] for segment, positions, _ in parts]),
+    )
+    return int(position_offsets[-1])
 
 
 def _summaries(segment: Segment, dim: int) -> NDArray[np.uint8] | None:

@@ -13,6 +13,7 @@ from ..progress import progress_bar
 from ..records import Document
 from .codebooks import CodebookContent
 from .embeddings import embeddings_of, encode
+from .merging import merge_alike
 from .recipe import Recipe
 from .rounding import Int8Store
 from .segment_writer import NewSegment, SegmentWriter
@@ -35,6 +36,7 @@ def write_segment(
     int8: Int8Store | None = None,
     unit: bool | None = None,
     dim: int | None = None,
+    merged: bool = False,
 ) -> NewSegment:
     """Encode and store documents.
 
@@ -45,12 +47,14 @@ def write_segment(
     int8        a scale to keep if it fits
     unit        whether embeddings have length 1, where that cannot be told from rounded ones
     dim         that the embeddings must have
+    merged      whether the documents come from an index, where their embeddings were merged already
     """
     recipe.check()
     description = "encoding documents" if encoder is not None else "reading embeddings"
     with SegmentWriter(folder, dim or None) as writer:
         with progress_bar(description, total, "passages", progress) as advance:
-            _fill(writer, items, encoder, on_bad, is_taken, advance)
+            as_given = recipe._replace(merge=None, pool=1)
+            _fill(writer, items, encoder, as_given if merged else recipe, on_bad, is_taken, advance)
         dim = writer.dim or (encoder.dim if encoder is not None else 0)
         if codebook is not None and codebook.int8 is not None:
             others = to_rewrite(*writer.clipped_by(codebook.int8))
@@ -70,6 +74,7 @@ def _fill(
     writer: SegmentWriter,
     items: Iterable[Item],
     encoder: Encoder | None,
+    recipe: Recipe,
     on_bad: OnBad | None,
     is_taken: Callable[[str], bool],
     advance: Callable[[int], None],
@@ -97,5 +102,5 @@ def _fill(
                 skip(f"{place}: docno {document.docno!r} is already that of {earlier}", DuplicateDocumentError)
 
     for encoded in encode(accepted(), encoder):
-        writer.append(encoded)
+        writer.append(merge_alike(encoded, recipe.merge, recipe.pool))
         advance(1)

@@ -14,9 +14,13 @@
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
         blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
         offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
-        token_ids.npy           (embeddings,) int32
+        position_offsets.npy    (documents + 1,) int64: document i is positions position_offsets[i] to [i + 1] of its
+                                text; only where positions share rows, otherwise it is offsets.npy
+        position_rows.npy       (positions,) uint16 or uint32: the row of each position, counted from its document's
+                                first row; only where positions share rows, see position_rows.py
+        token_ids.npy           (positions,) int32
         token_blocks.npy        (blocks,) uint32: CRC-32 of every `token_block_rows` entries of token_ids.npy
-        token_kinds.npy         (embeddings,) uint8, see records.TokenKind
+        token_kinds.npy         (positions,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
         documents.sqlite        docno, text, metadata, and the metadata's values to filter by
         embedding_cells.npy     (embeddings,) uint32, store residual4
@@ -86,7 +90,8 @@ class SegmentRecord:
 
     name: str
     documents: int
-    embeddings: int
+    embeddings: int  # rows
+    positions: int  # of the documents' texts; more than rows if positions share them, see position_rows.py
     cut_documents: int  # documents longer than the encoder takes
     files: Files
     block_rows: int  # rows of embeddings.npy under one checksum
@@ -119,6 +124,8 @@ class Manifest:
     dim: int
     store: StoreName
     gather: tuple[GatherName, ...]  # what is prepared
+    merge: float | None  # what happens to new documents, see merging.py
+    pool: int
     encoder: Mapping[str, Any]
     codebook: CodebookRecord
     segments: tuple[SegmentRecord, ...]

@@ -41,10 +41,11 @@ def make_index(
     unit: bool | None = None,
     dim: int | None = None,
     background: Background | None = None,
+    merged: bool = False,
 ) -> None:
     """One segment of everything. `spec` is that of the encoder which made the embeddings that documents bring.
 
-    `codebook`, `unit` and `dim` as in write_segment: a shard of a collection has those of the collection.
+    `codebook`, `unit`, `dim` and `merged` as in write_segment: a shard of a collection has those of the collection.
     """
 
     def fill(folder: Path) -> Manifest:
@@ -59,11 +60,14 @@ def make_index(
             codebook=codebook,
             unit=unit,
             dim=dim,
+            merged=merged,
         )
         return Manifest(
             dim=segment.dim,
             store=recipe.store,
             gather=recipe.gather,
+            merge=recipe.merge,
+            pool=recipe.pool,
             encoder=dict(spec or (PRECOMPUTED if encoder is None else encoder.spec)),
             codebook=segment.codebook.write(folder, background),
             segments=(segment.record,),

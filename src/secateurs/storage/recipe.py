@@ -6,16 +6,26 @@ from typing import NamedTuple
 
 from ..records import GATHERERS, GatherName, StoreName, check_choice
 from .codecs import Codec, codec
+from .manifest import Manifest
+from .merging import check_merge, check_pool
 
 
 class Recipe(NamedTuple):
     store: StoreName
     gather: tuple[GatherName, ...]  # what is prepared for gathering
+    merge: float | None = None  # cosine above which embeddings of a token become one, see merging.py; None: no merging
+    pool: int = 1  # a document gets at most one embedding for so many positions
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Recipe:
+        return cls(manifest.store, manifest.gather, manifest.merge, manifest.pool)
 
     def check(self) -> None:
         codec(self.store)
         for name in self.gather:
             check_choice("gather", name, GATHERERS)
+        check_merge(self.merge)
+        check_pool(self.pool)
 
     @property
     def codec(self) -> Codec:

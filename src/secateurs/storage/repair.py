@@ -37,7 +37,18 @@ from .checksums import check_bytes, check_files
 from .codebooks import CodebookContent, read_background
 from .codecs import codec
 from .documents import ROW, connect, unpack_row
-from .file_names import BACKGROUND, BLOCKS, DOCUMENTS, EMBEDDINGS, NUMBERS, OFFSETS, TOKEN_IDS, TOKEN_KINDS
+from .file_names import (
+    BACKGROUND,
+    BLOCKS,
+    DOCUMENTS,
+    EMBEDDINGS,
+    NUMBERS,
+    OFFSETS,
+    POSITION_OFFSETS,
+    POSITION_ROWS,
+    TOKEN_IDS,
+    TOKEN_KINDS,
+)
 from .files import REMEDY, new_folder_name, open_array, sync_folder
 from .indexing import write_segment
 from .locks import FolderGoneError, sweep, write_lock
@@ -53,6 +64,8 @@ from .manifest import (
     Manifest,
     SegmentRecord,
 )
+from .merging import merge_alike
+from .position_rows import TextPositions, rows_of_all
 from .recipe import Recipe
 from .snapshot import Snapshot
 
@@ -86,9 +99,10 @@ def repair(path: Path) -> RepairReport:
                 folder,
                 (("", document) for document in salvage.documents()),
                 None,
-                Recipe(manifest.store, manifest.gather),
+                Recipe.of(manifest),
                 int8=salvage.int8,
                 dim=manifest.dim or None,
+                merged=True,
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -249,7 +263,7 @@ class _Salvage:
             if self._encoder.spec["fingerprint"] != spec["fingerprint"]:
                 raise SecateursError(f"{spec['model']!r} is not the encoder that made {self._path}: {_INDEX_AGAIN}")
         (encoded,) = self._encoder.encode_documents([text])
-        return encoded  # type: ignore[no-any-return]
+        return merge_alike(encoded, self._manifest.merge, self._manifest.pool)
 
 
 class _Embeddings:
@@ -263,10 +277,16 @@ class _Embeddings:
         self._rows: Any = None  # as the codec reads them; None if none of them can be read
         store_codec = codec(manifest.store)
         others = [name for name in store_codec.arrays(manifest.dim) if name != EMBEDDINGS]
+        shared = [name for name in (POSITION_OFFSETS, POSITION_ROWS) if name in record.files]
         if codebook is None or not all(
-            _is_sound(folder, record.files, name) for name in (TOKEN_IDS, TOKEN_KINDS, *others)
+            _is_sound(folder, record.files, name) for name in (TOKEN_IDS, TOKEN_KINDS, *shared, *others)
         ):
             return
+        if self._offsets is None:
+            return
+        self._positions = TextPositions(self._offsets, None)
+        if shared:
+            self._positions = TextPositions(open_array(folder / POSITION_OFFSETS), open_array(folder / POSITION_ROWS))
         try:
             stored = open_array(folder / EMBEDDINGS)
         except (OSError, SecateursError):
@@ -295,7 +315,10 @@ class _Embeddings:
             return None
         if not self._is_sound[start // self._block_rows : -(-end // self._block_rows)].all():
             return None
-        return EncodedText(self._store.decode(self._rows[start:end]), self._ids[start:end], self._kinds[start:end], cut)
+        rows = rows_of_all(self._offsets, self._positions, number, number + 1) - start
+        positions = slice(*self._positions.offsets[number : number + 2].tolist())
+        embeddings = self._store.decode(self._rows[start:end])[rows]
+        return EncodedText(embeddings, self._ids[positions], self._kinds[positions], cut)
 
 
 def _is_sound(folder: Path, files: Files, name: str) -> bool:

@@ -13,7 +13,7 @@ from ..progress import progress_bar
 from . import cell_lists, faiss_file
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, block_checksums
 from .codebooks import AnyCodebook, CodebookContent
-from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, OFFSETS, TOKEN_BLOCKS, TOKEN_IDS, TOKEN_KINDS
+from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, TOKEN_BLOCKS, TOKEN_IDS, TOKEN_KINDS
 from .files import new_array, open_array
 from .recipe import Recipe
 from .segments import write_frequencies
@@ -21,20 +21,22 @@ from .summaries import cells_of_summaries, write_summaries
 
 
 def write_tokens(
-    folder: Path, offsets: NDArray[np.int64], token_ids: NDArray[np.int32], token_kinds: NDArray[np.uint8]
-) -> None:
-    np.save(folder / OFFSETS, offsets)
+    folder: Path, position_offsets: NDArray[np.int64], token_ids: NDArray[np.int32], token_kinds: NDArray[np.uint8]
+) -> Frequencies:
+    """Those of the positions, whether or not they share rows; give their frequencies."""
     np.save(folder / TOKEN_IDS, token_ids)
     np.save(folder / TOKEN_BLOCKS, block_checksums(token_ids, TOKEN_BLOCK_ROWS))
     np.save(folder / TOKEN_KINDS, token_kinds)
-    write_frequencies(folder, Frequencies.of(token_ids, offsets))
+    counted = Frequencies.of(token_ids, position_offsets)
+    write_frequencies(folder, counted)
+    return counted
 
 
 def write_cells(
     folder: Path,
     recipe: Recipe,
     offsets: NDArray[np.int64],
-    token_ids: NDArray[np.int32],
+    tokens: NDArray[np.int32],
     summaries: NDArray[np.int64] | None,
     int8_rows: NDArray[np.int8],
     codebook: CodebookContent,
@@ -42,6 +44,7 @@ def write_cells(
 ) -> tuple[CodebookContent, float]:
     """Assign rows to the codebook's cells, or to new ones if it has none; give the codebook, and the rows' spread.
 
+    tokens      (rows,): the token of each row, see position_rows.py
     summaries   (documents,): the row of each document's summary, see summaries.py; None if there are none
     """
     total, dim = int8_rows.shape
@@ -58,10 +61,8 @@ def write_cells(
             return codebook, cell_lists.assign_to_cells(
                 folder, offsets, int8_rows, codebook.centroids, embedding_cells, advance
             )
-        finer = {} if summaries is None else cells_of_summaries(token_ids, summaries)
-        centroids, spread = cell_lists.make_cells(
-            folder, offsets, token_ids, int8_rows, embedding_cells, finer, advance
-        )
+        finer = {} if summaries is None else cells_of_summaries(tokens, summaries)
+        centroids, spread = cell_lists.make_cells(folder, offsets, tokens, int8_rows, embedding_cells, finer, advance)
         return codebook._replace(centroids=centroids, spread=spread), spread
 
 

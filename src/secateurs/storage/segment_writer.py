@@ -25,6 +25,7 @@ from .documents import DocumentWriter
 from .embeddings import are_unit, check_embeddings, exact_sum
 from .file_names import DOCUMENTS
 from .manifest import SegmentRecord
+from .position_rows import share_equal, tokens_of_rows, write_positions
 from .recipe import Recipe
 from .rounding import Int8Store, fit_int8, share_clipped, write_rows
 from .sampling import sample_bound, sampled_rows
@@ -47,12 +48,13 @@ class SegmentWriter:
         folder.mkdir(parents=True)
         self._folder = folder
         self._documents = DocumentWriter(folder / DOCUMENTS)
-        names = ("rows", "token_ids", "token_kinds", "places")
+        names = ("rows", "token_ids", "token_kinds", "position_rows", "places")
         self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
         self._places = array("q")  # where each document's place ends in its file
         self._hashes = array("Q")  # of the docnos
         self.reserved = 0
-        self._lengths: list[int] = []
+        self._lengths: list[int] = []  # of each document, rows
+        self._positions: list[int] = []  # of each document, positions of its text
         self._unit = True  # every embedding so far has length 1
         self._cut = 0
         self.dim = dim  # None until the first document with embeddings
@@ -95,16 +97,18 @@ class SegmentWriter:
             self._sum = np.zeros(self.dim)
         check_embeddings(encoded, self.dim, f"document {len(self._lengths) + 1}")
         self._unit &= are_unit(encoded)
-        rows = encoded.embeddings.astype(np.float16)
+        rows, position_rows = share_equal(encoded.embeddings.astype(np.float16))
         self._staged["rows"].write(rows.tobytes())
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
+        self._staged["position_rows"].write(position_rows.astype(np.uint32).tobytes())
         if len(encoded):
             self._sum += exact_sum(rows)
         if encoded.cut:
             self._documents.mark_cut(len(self._lengths), encoded.cut)
             self._cut += 1
-        self._lengths.append(len(encoded))
+        self._lengths.append(len(rows))
+        self._positions.append(len(encoded))
 
     def clipped_by(self, int8: Int8Store) -> tuple[int, float]:
         """The number of embeddings, and the share of their values that an int8 scale would cut off."""
@@ -128,10 +132,13 @@ class SegmentWriter:
         self._close()
         folder, codec = self._folder, recipe.codec
         offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)
-        total = int(offsets[-1])
-        token_ids: Any = _map(self._staged["token_ids"], np.int32, (total,))
-        token_kinds: Any = _map(self._staged["token_kinds"], np.uint8, (total,))
-        write_tokens(folder, offsets, token_ids, token_kinds)
+        position_offsets = np.concatenate([[0], np.cumsum(self._positions)]).astype(np.int64)
+        total, count = int(offsets[-1]), int(position_offsets[-1])
+        token_ids: Any = _map(self._staged["token_ids"], np.int32, (count,))
+        token_kinds: Any = _map(self._staged["token_kinds"], np.uint8, (count,))
+        position_rows = _map(self._staged["position_rows"], np.uint32, (count,))
+        positions = write_positions(folder, offsets, position_offsets, position_rows)
+        frequencies = write_tokens(folder, position_offsets, token_ids, token_kinds)
         staged: Any = _map(self._staged["rows"], np.float16, (total, dim))
         codebook = codebook or CodebookContent(total)
         clipped, spread = 0.0, 0.0
@@ -142,20 +149,22 @@ class SegmentWriter:
             clipped = share_clipped(staged, scale)
             codebook = codebook._replace(int8=scale)
         if recipe.has_cells:
-            summaries = summary_rows(offsets, token_kinds)
-            codebook, spread = write_cells(folder, recipe, offsets, token_ids, summaries, int8_rows, codebook, progress)
+            summaries = summary_rows(offsets, positions, token_kinds)
+            tokens = tokens_of_rows(offsets, positions, token_ids, frequencies)  # (rows,)
+            codebook, spread = write_cells(folder, recipe, offsets, tokens, summaries, int8_rows, codebook, progress)
         rows, codebook = codec.write(folder, staged, int8_rows, codebook, progress)
         unit = self._unit if unit is None else unit
         reach = codec.reach(rows, codebook)
         write_checksums_and_faiss(folder, recipe, offsets, rows, codebook, unit, progress)
         # Nothing may stay mapped: Windows removes no file that is.
-        rows = int8_rows = staged = token_ids = token_kinds = None
+        rows = int8_rows = staged = token_ids = token_kinds = position_rows = tokens = None  # type: ignore[assignment]
         for path in folder.glob("staged.*"):
             path.unlink()
         record = SegmentRecord(
             name=folder.name,
             documents=len(self._lengths),
             embeddings=total,
+            positions=count,
             cut_documents=self._cut,
             files=describe_files(folder),
             block_rows=BLOCK_ROWS,

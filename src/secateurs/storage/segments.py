@@ -27,6 +27,8 @@ from .file_names import (
     FAISS,
     FREQUENCIES,
     OFFSETS,
+    POSITION_OFFSETS,
+    POSITION_ROWS,
     SUMMARIES,
     TOKEN_BLOCKS,
     TOKEN_IDS,
@@ -35,6 +37,7 @@ from .file_names import (
 from .files import open_array
 from .locks import Hold
 from .manifest import SegmentRecord
+from .position_rows import TextPositions
 
 _DOCUMENTS_PER_BLOCK = 65_536
 
@@ -47,7 +50,7 @@ class Segment:
         self.record = record
         self._hold = Hold(folder)
         check_files(folder, record.files)
-        self.offsets: NDArray[np.int64] = open_array(folder / OFFSETS)  # (documents + 1,)
+        self.offsets: NDArray[np.int64] = open_array(folder / OFFSETS)  # (documents + 1,), of rows
         blocks = open_array(folder / BLOCKS)
         entries = codec.arrays(dim)
         self.embeddings = CheckedRows(
@@ -55,8 +58,11 @@ class Segment:
         )
         token_blocks = open_array(folder / TOKEN_BLOCKS)
         self._tokens = CheckedRows(
-            folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.embeddings, np.int32
+            folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.positions, np.int32
         )
+        shared = POSITION_OFFSETS in record.files
+        # (documents + 1,), of positions
+        self.position_offsets: NDArray[np.int64] = open_array(folder / POSITION_OFFSETS) if shared else self.offsets
         self.documents = Documents(folder / DOCUMENTS, lambda: check_bytes(folder, record.files, DOCUMENTS))
         self.frequencies = read_frequencies(folder)
         self._codec, self._codebook = codec, codebook
@@ -86,6 +92,12 @@ class Segment:
         return self._checked(TOKEN_KINDS)
 
     @cached_property
+    def positions(self) -> TextPositions:
+        """Which rows hold the embeddings of the documents' positions."""
+        shared = POSITION_ROWS in self.record.files
+        return TextPositions(self.position_offsets, self._checked(POSITION_ROWS) if shared else None)
+
+    @cached_property
     def lists(self) -> CellLists:
         return CellLists(self._checked(CELL_OFFSETS), self._checked(CELL_DOCUMENTS))
 
@@ -100,10 +112,10 @@ class Segment:
         return faiss_file.read(self.folder / FAISS)
 
     def tokens_of(self, documents: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The token ids of the documents, end to end, and the documents' offsets among them."""
-        self._tokens.check(self.offsets[documents], self.offsets[documents + 1])
-        rows, offsets = rows_of(self.offsets, documents)
-        return self._tokens.rows[rows], offsets
+        """The token ids of the documents' positions, end to end, and the documents' offsets among them."""
+        self._tokens.check(self.position_offsets[documents], self.position_offsets[documents + 1])
+        positions, offsets = rows_of(self.position_offsets, documents)
+        return self._tokens.rows[positions], offsets
 
     def frequencies_of(self, documents: NDArray[np.int64]) -> Frequencies:
         """Token frequencies of these documents alone."""
@@ -122,10 +134,12 @@ class Segment:
         return score(query, self.rows, starts, ends, k)
 
     def similarities(self, query: PreparedQuery, document: int) -> NDArray[np.float64]:
-        """(document tokens, query embeddings), from the same products as the score."""
+        """(positions of the document, query embeddings), from the same products as the score."""
         start, end = self.offsets[document : document + 2]
         self.embeddings.check(np.array([start]), np.array([end]))
-        return similarities(query, self.rows[start:end])
+        of_rows = similarities(query, self.rows[start:end])
+        first, last = self.position_offsets[document : document + 2]
+        return of_rows if self.positions.rows is None else of_rows[self.positions.rows[first:last]]
 
     def _checked(self, name: str) -> NDArray[Any]:
         check_bytes(self.folder, self.record.files, name)

@@ -18,26 +18,30 @@ from ..kernels.cell_scores import pack_summaries, packed_width
 from ..records import TokenKind
 from .file_names import SUMMARIES
 from .files import new_array
+from .position_rows import TextPositions
 
 _CELLS_PER_ROOT = 8  # cells of summaries = this times the root of the number of documents
 _BLOCK = 65_536  # rows copied at a time
 
 
-def summary_rows(offsets: NDArray[np.int64], token_kinds: NDArray[np.uint8]) -> NDArray[np.int64] | None:
-    """(documents,): the first row of kind SUMMARY of each document, -1 for a document without embeddings.
+def summary_rows(
+    offsets: NDArray[np.int64], positions: TextPositions, token_kinds: NDArray[np.uint8]
+) -> NDArray[np.int64] | None:
+    """(documents,): the row of each document's first position of kind SUMMARY, -1 for a document without embeddings.
 
     None if a document has embeddings and none of them is a summary, or if there is no embedding at all.
     """
-    rows = np.flatnonzero(np.asarray(token_kinds) == TokenKind.SUMMARY)
-    starts, ends = offsets[:-1], offsets[1:]
-    nearest = np.searchsorted(rows, starts)
-    if len(rows) == 0:
+    summaries = np.flatnonzero(np.asarray(token_kinds) == TokenKind.SUMMARY)
+    starts, ends = positions.offsets[:-1], positions.offsets[1:]
+    nearest = np.searchsorted(summaries, starts)
+    if len(summaries) == 0:
         return None
-    first = rows[np.minimum(nearest, len(rows) - 1)]
-    has_summary = (nearest < len(rows)) & (first < ends)
+    first = summaries[np.minimum(nearest, len(summaries) - 1)]
+    has_summary = (nearest < len(summaries)) & (first < ends)
     if not np.array_equal(has_summary, ends > starts):
         return None
-    return np.where(has_summary, first, -1)
+    rows = first if positions.rows is None else offsets[:-1] + positions.rows[first]
+    return np.where(has_summary, rows, -1)
 
 
 def cells_of_summaries(token_ids: NDArray[np.int32], summaries: NDArray[np.int64]) -> dict[int, int]:

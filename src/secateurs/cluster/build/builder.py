@@ -26,8 +26,9 @@ from ...corpus import OnBad
 from ...encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ...errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
 from ...progress import progress_bar
-from ...records import DEFAULT_STORE, Document, GatherName, StoreName
+from ...records import DEFAULT_STORE, Document, GatherName, Merge, StoreName
 from ...storage.locks import write_lock
+from ...storage.merging import choose_merge
 from ...storage.new_index import PRECOMPUTED
 from ...storage.recipe import Recipe
 from ...storage.rounding import fit_int8
@@ -54,6 +55,8 @@ def build_shards(
     store: StoreName = DEFAULT_STORE,
     gather: GatherName | Sequence[GatherName] = ("cells",),
     background: Background | str | Path | None = AUTO,
+    merge: Merge = "auto",
+    pool: int = 1,
     overwrite: bool = False,
     per_node: bool = False,
     ray_address: str | None = None,
@@ -75,13 +78,14 @@ def build_shards(
     The rest as in Index.build. The same call after an interruption continues with what is missing. Gives how many
     shards, documents, embeddings, cut documents and bytes there are.
     """
-    recipe = Recipe(store, (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather)))
-    recipe.check()
+    gatherers = (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather))
+    Recipe(store, gatherers, choose_merge(merge, None), pool).check()
     shard_names(shards)
     folder = Path(path).absolute()
     check_collection_target(folder, overwrite)
     sources = sources_of(documents)
     loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
+    recipe = Recipe(store, gatherers, choose_merge(merge, loaded), pool)
     chosen = choose_background(background, loaded)
     ray = connect(ray_address)
     nodes = assign_nodes(ray, shards, per_node)

@@ -4,10 +4,11 @@
       digest      of what was encoded, and by which encoder: a file with the expected one is not written again
       documents   JSON, a line per document: place, docno, text, metadata
       hashes      (documents,) uint64, of the docnos
-      lengths     (documents,) int64, embeddings of each
+      lengths     (documents,) int64, rows of each
+      positions   (documents,) int64, positions of the text of each
       cut         (documents,) int64, tokens of each beyond the encoder's limit
-      rows        (embeddings, dim) float16
-      token_ids, token_kinds    (embeddings,)
+      rows        (rows, dim) float16, of merged documents: see storage/merging.py
+      position_rows, token_ids, token_kinds    (positions,): see storage/position_rows.py
       total       (dim,) float64, the exact sum of the rows
       unit        (documents,) bool, whether the document's embeddings had length 1 before they were rounded
 
@@ -37,6 +38,9 @@ from ...records import Document, EncodedText
 from ...storage.embeddings import are_unit, check_embeddings, encode, exact_sum
 from ...storage.files import write_atomically
 from ...storage.indexing import Item
+from ...storage.merging import merge_alike
+from ...storage.position_rows import share_equal
+from ...storage.recipe import Recipe
 from ...storage.sampling import sampled_rows
 from ..layout import shard_of
 
@@ -129,24 +133,27 @@ def _member(file: zipfile.ZipFile, name: str) -> NDArray[Any]:
     return array
 
 
-def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None, digest: str) -> None:
-    """Encode the documents, or take the embeddings that they bring, and write the file."""
+def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None, recipe: Recipe, digest: str) -> None:
+    """Encode the documents, or take the embeddings that they bring; merge them, and write the file."""
     dim = encoder.dim if encoder is not None else None
     encoded: list[EncodedText] = []
     for (place, _), text in zip(documents, encode((document for _, document in documents), encoder), strict=True):
         dim = dim or text.embeddings.shape[1] or None
         check_embeddings(text, dim, place)
-        encoded.append(text)
-    rows = np.concatenate([text.embeddings.reshape(len(text), dim or 0).astype(np.float16) for text in encoded])
+        encoded.append(merge_alike(text, recipe.merge, recipe.pool))
+    stored = [share_equal(text.embeddings.reshape(len(text), dim or 0).astype(np.float16)) for text in encoded]
+    rows = np.concatenate([rows for rows, _ in stored])
     content = io.BytesIO()
     np.savez(
         content,
         digest=np.array(digest),
         documents=np.frombuffer(b"".join(_line(place, document) for place, document in documents), dtype=np.uint8),
         hashes=np.array([hash_of(document.docno) for _, document in documents], dtype=np.uint64),
-        lengths=np.array([len(text) for text in encoded], dtype=np.int64),
+        lengths=np.array([len(rows) for rows, _ in stored], dtype=np.int64),
+        positions=np.array([len(text) for text in encoded], dtype=np.int64),
         cut=np.array([text.cut for text in encoded], dtype=np.int64),
         rows=rows,
+        position_rows=np.concatenate([position_rows for _, position_rows in stored]).astype(np.uint32),
         token_ids=np.concatenate([text.token_ids for text in encoded]),
         token_kinds=np.concatenate([text.token_kinds for text in encoded]),
         total=exact_sum(rows),
@@ -231,12 +238,15 @@ class Pieces:
         for i in range(len(self._paths)):
             kept = self._kept(i)
             offsets = np.concatenate([[0], np.cumsum(self._array(i, "lengths"))])
+            edges = np.concatenate([[0], np.cumsum(self._array(i, "positions"))])
             rows, ids, kinds, cut = (self._array(i, name) for name in ("rows", "token_ids", "token_kinds", "cut"))
+            position_rows = self._array(i, "position_rows")
             for position, line in enumerate(self._lines(i)):
                 if kept[position]:
                     place, docno, text, metadata = json.loads(line)
-                    embeddings = slice(offsets[position], offsets[position + 1])
-                    encoded = EncodedText(rows[embeddings], ids[embeddings], kinds[embeddings], int(cut[position]))
+                    part = slice(edges[position], edges[position + 1])
+                    embeddings = rows[offsets[position] + position_rows[part]]
+                    encoded = EncodedText(embeddings, ids[part], kinds[part], int(cut[position]))
                     yield place, Document(docno, text, metadata, encoded)
 
     def _kept(self, i: int) -> NDArray[np.bool_]:

@@ -42,6 +42,8 @@ class Plan:
     encoder: Mapping[str, Any]
     store: StoreName
     gather: tuple[GatherName, ...]
+    merge: float | None
+    pool: int
     corpus: Sequence[Mapping[str, Any]] | None  # the state of each source; None: a program has the documents
     background: Mapping[str, str] | None = None  # its name, vocabulary and digest
     id: str = field(default_factory=new_folder_name)
@@ -52,7 +54,7 @@ class Plan:
 
     @property
     def recipe(self) -> Recipe:
-        return Recipe(self.store, self.gather)
+        return Recipe(self.store, self.gather, self.merge, self.pool)
 
     def write(self, building: Path) -> None:
         _write(building / PLAN, asdict(self))
@@ -74,6 +76,8 @@ class Plan:
             "model": lambda plan: plan.encoder.get("fingerprint"),
             "store": lambda plan: plan.store,
             "gather": lambda plan: plan.gather,
+            "merge": lambda plan: plan.merge,
+            "pool": lambda plan: plan.pool,
             "background": lambda plan: plan.background,
             "corpus": lambda plan: plan.corpus,
         }

@@ -90,10 +90,10 @@ def encode_piece(
     if _is_finished(pieces, plan):
         return head.documents
     path = piece_path(pieces, source, head.number)
-    digest = f"{plan.encoder.get('fingerprint')} {head.digest}"
+    digest = f"{plan.encoder.get('fingerprint')} {plan.merge} {plan.pool} {head.digest}"
     if not is_written(path, digest):
         with granted_cores(CORES):
-            write_piece(path, documents, sent_encoder or load_recorded_encoder(plan.encoder), digest)
+            write_piece(path, documents, sent_encoder or load_recorded_encoder(plan.encoder), plan.recipe, digest)
     return head.documents
 
 
@@ -162,13 +162,14 @@ def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale, background:
                 unit=scale.unit[shard],
                 dim=scale.dim,
                 background=background,
+                merged=True,
             )
         pieces.mkdir(parents=True, exist_ok=True)
         write_atomically(pieces / FINISHED, json.dumps({"plan": plan.id}).encode())
     for path in pieces.glob("*.npz"):
         path.unlink(missing_ok=True)
     facts = Index(folder / name).info()
-    return {fact: facts[fact] for fact in ("documents", "embeddings", "cut_documents", "bytes")}
+    return {fact: facts[fact] for fact in ("documents", "embeddings", "merged_embeddings", "cut_documents", "bytes")}
 
 
 def _is_finished(pieces: Path, plan: Plan) -> bool:

@@ -190,13 +190,23 @@ class ShardedIndex(AnyIndex):
         if not parts:
             raise ShardsMissingError(f"none of the shards of {self.path} can be reached")
         first = next(iter(parts.values()))
-        sums = ("documents", "embeddings", "cut_documents", "bytes", "segments", "deleted_documents")
+        sums = (
+            "documents",
+            "embeddings",
+            "merged_embeddings",
+            "cut_documents",
+            "bytes",
+            "segments",
+            "deleted_documents",
+        )
         return {
             "path": str(self.path),
             **{name: sum(part[name] for part in parts.values()) for name in sums},
             "token_types": len(self.frequencies.token_ids),
             "dim": self.dim,
             "store": first["store"],
+            "merge": first["merge"],
+            "pool": first["pool"],
             "gather": first["gather"],
             "encoder": dict(self.encoder_spec),
             "background": first["background"],

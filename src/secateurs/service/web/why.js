@@ -30,7 +30,7 @@ const isWeighted = (tokens) => tokens.some((token) => token.weight !== 1);
 function table(explanation, everyQueryToken, everyDocumentToken) {
   const { document_tokens: tokens, similarities } = explanation.map;
   const rows = explanation.tokens.filter((token) => everyQueryToken || isWord(token));
-  const matched = new Set(rows.map((token) => token.match_position));
+  const matched = new Set(rows.flatMap((token) => token.match_positions));
   const columns = tokens.map((_, i) => i).filter((i) => everyDocumentToken || matched.has(i));
   const shown = rows.flatMap((row) => columns.map((column) => similarities[column][row.position]));
   const low = Math.min(...shown);
@@ -55,7 +55,7 @@ function table(explanation, everyQueryToken, everyDocumentToken) {
       weighted ? el("td", { class: "weight" }, row.weight.toFixed(2)) : null,
       columns.map((column) => {
         const value = similarities[column][row.position];
-        const best = column === row.match_position;
+        const best = row.match_positions.includes(column);
         return el(
           "td",
           {
