@@ -92,7 +92,7 @@ def index_path(
         path,
         (("", document) for document in documents),
         None,
-        Recipe("int8", ("cells",)),
+        Recipe("int8", ("cells",), encoder.merge),
         spec=encoder.spec,
         background=choose_background("auto", encoder),
     )

@@ -10,7 +10,7 @@ from secateurs.matches import Match, find_matches
 
 def match(text: str, word: str, strength: float) -> Match:
     start = text.index(word)
-    return Match(start, start + len(word), np.array([0]), np.array([0.9]), 1.0, strength)
+    return Match(start, start + len(word), np.array([0]), np.array([0.9]), np.array([1]), 1.0, strength)
 
 
 def bold(marked: Text) -> list[str]:

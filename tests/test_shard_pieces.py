@@ -28,6 +28,7 @@ from secateurs.cluster.layout import ShardRecord, shard_of
 from secateurs.encoders.onnx import PROJECTION, _wheel_folder
 from secateurs.errors import SecateursError
 from secateurs.storage import sampling
+from secateurs.storage.recipe import Recipe
 from secateurs.threads import granted_cores, usable_cores
 
 
@@ -109,7 +110,7 @@ def test_a_task_uses_the_cores_it_was_granted_and_others_all(monkeypatch: pytest
 
 
 def test_a_plan_of_another_version_counts_as_missing(tmp_path: Path) -> None:
-    plan = Plan((ShardRecord("shard-0000"),), {}, "int8", (), None)
+    plan = Plan((ShardRecord("shard-0000"),), {}, "int8", (), None, 1, None)
     plan.write(tmp_path)
     assert Plan.read(tmp_path) == plan
     for other in ("{}", "[]", "null", json.dumps(asdict(plan) | {"colour": "green"})):
@@ -123,7 +124,7 @@ def test_a_plan_of_another_version_counts_as_missing(tmp_path: Path) -> None:
 def test_a_flipped_byte_in_a_piece_is_found_and_the_piece_is_removed(tmp_path: Path, share: float) -> None:
     path = tmp_path / "00000-000000.npz"
     documents = [("here", document) for document in random_documents(20)]
-    write_piece(path, documents, None, "digest")
+    write_piece(path, documents, None, Recipe("int8", ()), "digest")
     assert is_written(path, "digest")
     assert not is_written(path, "another")
     content = bytearray(path.read_bytes())

@@ -16,6 +16,7 @@ from secateurs.gather.cells import times_counted
 from secateurs.kernels.cell_scores import add_summary_points, pack_summaries, packed_width
 from secateurs.kernels.simd import round_query
 from secateurs.records import SearchPlan
+from secateurs.storage.position_rows import TextPositions
 from secateurs.storage.summaries import summary_rows
 
 DIM = 16
@@ -54,17 +55,30 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Index:
     return Index.build(tmp_path_factory.mktemp("summaries") / "i.sec", documents(1500), encoder=None)
 
 
+def rows_of_summaries(offsets: list[int], kinds: np.ndarray) -> list[int] | None:
+    rows = summary_rows(np.array(offsets), TextPositions(np.array(offsets), None), kinds)
+    return None if rows is None else rows.tolist()
+
+
 def test_the_row_of_each_documents_first_summary_is_found() -> None:
     s, w = TokenKind.SUMMARY, TokenKind.WORD
     kinds = np.array([w, s, w, s, s, w], dtype=np.uint8)
-    assert summary_rows(np.array([0, 3, 3, 4, 6]), kinds).tolist() == [1, -1, 3, 4]  # type: ignore[union-attr]
+    assert rows_of_summaries([0, 3, 3, 4, 6], kinds) == [1, -1, 3, 4]
 
 
 def test_documents_of_which_one_has_no_summary_have_none() -> None:
     s, w = TokenKind.SUMMARY, TokenKind.WORD
-    assert summary_rows(np.array([0, 2, 4]), np.array([s, w, w, w], dtype=np.uint8)) is None
-    assert summary_rows(np.array([0, 2, 4]), np.array([w, w, s, w], dtype=np.uint8)) is None
-    assert summary_rows(np.array([0, 0]), np.zeros(0, dtype=np.uint8)) is None
+    assert rows_of_summaries([0, 2, 4], np.array([s, w, w, w], dtype=np.uint8)) is None
+    assert rows_of_summaries([0, 2, 4], np.array([w, w, s, w], dtype=np.uint8)) is None
+    assert rows_of_summaries([0, 0], np.zeros(0, dtype=np.uint8)) is None
+
+
+def test_the_row_of_a_summary_is_found_behind_positions_that_share_rows() -> None:
+    s, w = TokenKind.SUMMARY, TokenKind.WORD
+    positions = TextPositions(np.array([0, 4, 7]), np.array([0, 0, 0, 1, 0, 1, 0]))
+    rows = summary_rows(np.array([0, 2, 4]), positions, np.array([w, w, w, s, w, s, w], dtype=np.uint8))
+    assert rows is not None
+    assert rows.tolist() == [1, 3]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 200), st.integers(1, 40))

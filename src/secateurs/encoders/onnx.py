@@ -103,6 +103,7 @@ class OnnxEncoder:
         tokenizers = require("tokenizers", "model")
         self.settings = settings or _read_settings(folder)
         self.workers = workers or usable_cores()
+        self.merge = self.settings.merge
         model_file, tokenizer_file = _find(folder, "model.onnx", "onnx/model.onnx"), _find(folder, "tokenizer.json")
         self._projection = _read_projection(folder, self.settings) if projection is None else projection
         self._packed: Any = None
@@ -176,10 +177,6 @@ class OnnxEncoder:
         if self._projection is not None:
             return int(self._projection.shape[1])
         return int(self._session.get_outputs()[0].shape[-1])
-
-    @property
-    def merge(self) -> float | None:
-        return self.settings.merge
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:

@@ -31,8 +31,7 @@ _POOLED_AT_ONCE = 2048  # groups: time and memory grow with the square, so longe
 class _SaysWhatToMerge(Protocol):
     """An encoder whose description has a threshold: which cosines mean "alike" is a property of an encoder."""
 
-    @property
-    def merge(self) -> float | None: ...
+    merge: float | None
 
 
 def choose_merge(merge: Merge, encoder: Encoder | None) -> float | None:

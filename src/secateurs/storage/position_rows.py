@@ -33,11 +33,12 @@ class TextPositions(NamedTuple):
 
 def share_equal(rows: NDArray[np.float16]) -> tuple[NDArray[np.float16], NDArray[np.int64]]:
     """The different rows of one document, and which of them each position has, (positions,)."""
-    groups = np.empty(len(rows), dtype=np.int64)
-    padding = -(rows.shape[1] * rows.itemsize) % 8
-    packed = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), -1)
-    words = np.ascontiguousarray(np.pad(packed, ((0, 0), (0, padding)))).view(np.int64)
-    count = equal_rows(words.reshape(len(rows), -1), groups) if len(rows) else 0
+    groups = np.zeros(len(rows), dtype=np.int64)
+    if rows.size == 0:
+        return rows[:1], groups
+    width = -(-rows.shape[1] // 4) * 4  # whole words of eight bytes
+    words = np.pad(rows, ((0, 0), (0, width - rows.shape[1]))).view(np.int64)
+    count = equal_rows(words, groups)
     if count == len(rows):
         return rows, groups
     firsts = np.empty(count, dtype=np.int64)
