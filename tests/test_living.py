@@ -181,11 +181,11 @@ def manifest_of(
     gone = DeletionsRecord("gone", 1, deleted, 0, {}) if deleted else None
     records = tuple(
         SegmentRecord(
-            str(i), size, size, 0, {}, 64, 4096, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
+            str(i), size, size, size, 0, {}, 64, 4096, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
         )
         for i, size in enumerate(sizes)
     )
-    return Manifest(8, "int8", ("cells",), {}, CodebookRecord("c", learnt, 0.1, 100.0, {}), records, "test")
+    return Manifest(8, "int8", ("cells",), None, 1, {}, CodebookRecord("c", learnt, 0.1, 100.0, {}), records, "test")
 
 
 def test_what_is_rewritten_and_when() -> None:
