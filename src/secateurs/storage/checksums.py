@@ -94,10 +94,10 @@ class CheckedRows:
     """An array on disk whose blocks are checked the first time they are about to be read."""
 
     def __init__(
-        self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, dtype: type[np.generic]
+        self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, *dtypes: type[np.generic]
     ) -> None:
         self.rows = open_array(path)
-        if len(self.rows) != count or self.rows.dtype != dtype:  # no block covers the file's header
+        if len(self.rows) != count or self.rows.dtype not in dtypes:  # no block covers the file's header
             raise DamagedIndexError(f"{path} was altered (in its header): {REMEDY}")
         self._path = path
         self._checksums = checksums

@@ -18,7 +18,7 @@
                                 text; only where positions share rows, otherwise it is offsets.npy
         position_rows.npy       (positions,) uint16 or uint32: the row of each position, counted from its document's
                                 first row; only where positions share rows, see position_rows.py
-        token_ids.npy           (positions,) int32
+        token_ids.npy           (positions,) uint16, or int32 if one does not fit
         token_blocks.npy        (blocks,) uint32: CRC-32 of every `token_block_rows` entries of token_ids.npy
         token_kinds.npy         (positions,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency

@@ -24,8 +24,10 @@ def write_tokens(
     folder: Path, position_offsets: NDArray[np.int64], token_ids: NDArray[np.int32], token_kinds: NDArray[np.uint8]
 ) -> Frequencies:
     """Those of the positions, whether or not they share rows; give their frequencies."""
-    np.save(folder / TOKEN_IDS, token_ids)
-    np.save(folder / TOKEN_BLOCKS, block_checksums(token_ids, TOKEN_BLOCK_ROWS))
+    fits = len(token_ids) == 0 or (token_ids.min() >= 0 and token_ids.max() < 1 << 16)
+    stored = np.ascontiguousarray(token_ids, dtype=np.uint16 if fits else np.int32)
+    np.save(folder / TOKEN_IDS, stored)
+    np.save(folder / TOKEN_BLOCKS, block_checksums(stored, TOKEN_BLOCK_ROWS))
     np.save(folder / TOKEN_KINDS, token_kinds)
     counted = Frequencies.of(token_ids, position_offsets)
     write_frequencies(folder, counted)

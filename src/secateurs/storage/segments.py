@@ -58,7 +58,7 @@ class Segment:
         )
         token_blocks = open_array(folder / TOKEN_BLOCKS)
         self._tokens = CheckedRows(
-            folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.positions, np.int32
+            folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.positions, np.int32, np.uint16
         )
         shared = POSITION_OFFSETS in record.files
         # (documents + 1,), of positions
@@ -84,7 +84,7 @@ class Segment:
 
     @cached_property
     def token_ids(self) -> NDArray[np.int32]:
-        """All of them, the whole file checked; for a few documents there is `tokens_of`."""
+        """All of them, the whole file checked; for a few documents there is `tokens_of`. Small ids may be uint16."""
         return self._checked(TOKEN_IDS)
 
     @cached_property
@@ -115,7 +115,7 @@ class Segment:
         """The token ids of the documents' positions, end to end, and the documents' offsets among them."""
         self._tokens.check(self.position_offsets[documents], self.position_offsets[documents + 1])
         positions, offsets = rows_of(self.position_offsets, documents)
-        return self._tokens.rows[positions], offsets
+        return self._tokens.rows[positions].astype(np.int32), offsets
 
     def frequencies_of(self, documents: NDArray[np.int64]) -> Frequencies:
         """Token frequencies of these documents alone."""
