@@ -181,7 +181,9 @@ def manifest_of(
     gone = DeletionsRecord("gone", 1, deleted, 0, {}) if deleted else None
     records = tuple(
         SegmentRecord(
-            str(i), size, size, size, 0, {}, 64, 4096, None, spread, clipped, unit=True, deletions=gone if i == 0 else None
+            *(str(i), size, size, size, 0, {}, 64, 4096, None, spread, clipped),
+            unit=True,
+            deletions=gone if i == 0 else None,
         )
         for i, size in enumerate(sizes)
     )
