@@ -65,12 +65,15 @@ def search(client: TestClient, name: str = "library", **request: Any) -> Any:
         {"where": "kind = 'method'", "frequencies": "matching", "p": 2},
         {"weights": "idf", "p": 3},
         {"weights": None},
+        {"min_relevance": 0.5},
+        {"min_score": 28, "min_relevance": None},
+        {"min_score": 99.5},
     ],
 )
 def test_search_answers_what_the_library_answers(client: TestClient, library: Index, settings: dict[str, Any]) -> None:
     answer, ranking = search(client, query=QUERY, **settings), library.search(QUERY, **settings)
-    assert [(h["docno"], h["score"], h["text"], h["metadata"]) for h in answer["hits"]] == [
-        (h.docno, h.score, h.text, h.metadata) for h in ranking
+    assert [(h["docno"], h["score"], h["relevance"], h["text"], h["metadata"]) for h in answer["hits"]] == [
+        (h.docno, h.score, h.relevance, h.text, h.metadata) for h in ranking
     ]
     assert [h["rank"] for h in answer["hits"]] == list(range(1, len(ranking) + 1))
     assert answer["kept"] == list(ranking.kept)

@@ -40,6 +40,7 @@ WHEEL_CHECKSUMS = {
 }
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
 SETTINGS_FILE = "secateurs.json"
+RELEVANCE = (0.9035, 101.8)  # of the built-in model: fitted by benchmarks/relevance.py
 _FRAME = 3  # [CLS], marker and [SEP]
 
 
@@ -59,6 +60,7 @@ class OnnxSettings:
     skip: str = string.punctuation  # one-character tokens that documents do not store
     projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
     summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
+    relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
 
     def __post_init__(self) -> None:
         for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
@@ -67,6 +69,16 @@ class OnnxSettings:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
         if self.summary not in (None, "marker", "cls"):
             raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
+        if self.relevance is not None:
+            object.__setattr__(self, "relevance", _checked_curve(self.relevance))
+
+
+def _checked_curve(given: object) -> tuple[float, float]:
+    numbers = list(given) if isinstance(given, list | tuple) else []
+    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if len(numbers) != 2 or not plain or not np.isfinite(numbers).all() or numbers[1] <= 0:
+        raise ValueError(f"relevance is [middle, steepness], two numbers, the second above 0, or null, not {given!r}")
+    return float(numbers[0]), float(numbers[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +170,8 @@ class OnnxEncoder:
         """
         if model == DEFAULT_MODEL:
             folder = _wheel_folder()
-            settings = settings or OnnxSettings(summary="marker")
+            # Another linear layer makes other similarities.
+            settings = settings or OnnxSettings(summary="marker", relevance=RELEVANCE if projection is None else None)
             projection = np.load(PROJECTION) if projection is None else projection
         elif Path(model).is_dir():
             folder = Path(model).resolve()
@@ -178,10 +191,13 @@ class OnnxEncoder:
         settings = asdict(self.settings)
         if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
             del settings["summary"]
+        del settings["relevance"]  # nor does this
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
             digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
-        spec = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+        spec: dict[str, Any] = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+        if self.settings.relevance is not None:
+            spec["relevance"] = list(self.settings.relevance)
         return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:
