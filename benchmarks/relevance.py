@@ -13,7 +13,8 @@ Which hits are "relevant" and "other", among the ten best:
                    these collections were judged whole.
   few judgements   every other collection has a relevant document or two per query, and other good ones are not judged.
                    The first table counts hits that are not judged as others, which puts its numbers too low. The curve
-                   is fitted on the relevant hits, and on the hits of unanswerable queries as the others.
+                   is not fitted on them.
+The curve is fitted on relevant hits against the hits of unanswerable queries and, with deep judgements, other hits.
 In the fit and in the third table a collection counts as much as any other, and its relevant hits as much as its others.
 """
 

@@ -155,6 +155,18 @@ def test_shards_give_the_relevance_of_one_index(tmp_path: Path) -> None:
                 assert again.hits == expected.hits[:8]
 
 
+def test_every_store_gives_about_the_same_relevance_also_without_cells(tmp_path: Path) -> None:
+    documents = random_documents(60)
+    query = random_text(np.random.default_rng(3), 6)
+    exact = Index.build(tmp_path / "exact.sec", documents, encoder=None, store="float16", gather=())
+    expected = {hit.docno: hit.relevance for hit in exact.search(query, k=60)}
+    assert len({relevance for relevance in expected.values() if 0 < relevance < 1}) > 40
+    for store, apart in (("float16", 0), ("int8", 0.01), ("residual4", 0.1)):
+        stored = Index.build(tmp_path / f"{store}.sec", documents, encoder=None, store=store)  # type: ignore[arg-type]
+        for hit in stored.search(query, k=60, gather="exhaustive"):
+            assert hit.relevance == pytest.approx(expected[hit.docno], abs=apart or 1e-9)
+
+
 @pytest.mark.parametrize("name", ["min_score", "min_relevance"])
 @pytest.mark.parametrize("wrong", ["0.5", True, nan, [0.5]])
 def test_a_threshold_that_is_no_number_is_a_clear_error(name: str, wrong: Any) -> None:
