@@ -46,8 +46,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "decisions",
-            "weights, importance, effort, costs, pruning: what each query embedding is used for",
-            ("weights", "importance", "effort", "costs", "pruning"),
+            "weights, importance, effort, costs, pruning, relevance: what each query embedding is used for",
+            ("weights", "importance", "effort", "costs", "pruning", "relevance"),
             query="5",
         ),
         Room("gather", "kept embeddings to candidates", ("gather",), query="6"),

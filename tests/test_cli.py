@@ -72,7 +72,7 @@ def test_a_search_that_scores_every_document_reports_no_pruning(animals: Path, s
     assert "embeddings" not in done.stdout
 
 
-def test_a_narrow_terminal_keeps_rank_score_and_docno(animals: Path) -> None:
+def test_a_narrow_terminal_keeps_rank_score_relevance_and_docno(animals: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "secateurs", "search", animals, "do goldfish grow"],
         capture_output=True,
@@ -82,7 +82,8 @@ def test_a_narrow_terminal_keeps_rank_score_and_docno(animals: Path) -> None:
     first = next(line for line in done.stdout.splitlines() if "fish" in line and "Goldfish" in line)
     assert first.split()[0] == "1"
     assert float(first.split()[1]) > 20
-    assert first.split()[2] == "fish"
+    assert 0 < float(first.split()[2]) < 1
+    assert first.split()[3] == "fish"
 
 
 def test_search_prints_json_that_equals_the_library(animals: Path) -> None:

@@ -67,6 +67,18 @@ def test_the_retriever_ranks_as_search_does(index: Index, queries: pd.DataFrame)
     assert rows(index.retriever(k=5, p=3, candidates=20)(queries)) == expected
 
 
+def test_thresholds_leave_out_rows(index: Index, queries: pd.DataFrame) -> None:
+    expected = {qid: index.search(query, k=5) for qid, query in zip(QIDS, QUERIES, strict=True)}
+    least = sorted(hit.relevance for ranking in expected.values() for hit in ranking)[len(expected)]
+    found = index.retriever(k=5, min_relevance=least)(queries)
+    assert list(zip(found["qid"], found["docno"], strict=True)) == [
+        (qid, hit.docno) for qid, ranking in expected.items() for hit in ranking if hit.relevance >= least
+    ]
+    assert len(found) == 4 * len(expected)
+    assert "relevance" not in found
+    assert len((index.retriever(k=5, min_score=1e6) % 3)(queries)) == 0
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -65,12 +65,15 @@ def search(client: TestClient, name: str = "library", **request: Any) -> Any:
         {"where": "kind = 'method'", "frequencies": "matching", "p": 2},
         {"weights": "idf", "p": 3},
         {"weights": None},
+        {"min_relevance": 0.5},
+        {"min_score": 28, "min_relevance": None},
+        {"min_score": 99.5},
     ],
 )
 def test_search_answers_what_the_library_answers(client: TestClient, library: Index, settings: dict[str, Any]) -> None:
     answer, ranking = search(client, query=QUERY, **settings), library.search(QUERY, **settings)
-    assert [(h["docno"], h["score"], h["text"], h["metadata"]) for h in answer["hits"]] == [
-        (h.docno, h.score, h.text, h.metadata) for h in ranking
+    assert [(h["docno"], h["score"], h["relevance"], h["text"], h["metadata"]) for h in answer["hits"]] == [
+        (h.docno, h.score, h.relevance, h.text, h.metadata) for h in ranking
     ]
     assert [h["rank"] for h in answer["hits"]] == list(range(1, len(ranking) + 1))
     assert answer["kept"] == list(ranking.kept)
@@ -87,6 +90,28 @@ def test_p_all_and_p_null_both_prune_nothing(client: TestClient) -> None:
         answer = search(client, query=QUERY, p=p)
         assert answer["plan"]["p"] is None
         assert answer["stats"]["embeddings_kept"] == answer["stats"]["query_embeddings"] == 32
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("min_relevance", 1.5),
+        ("min_relevance", -0.1),
+        ("min_relevance", "0.5"),
+        ("min_score", True),
+        ("min_score", 1e9),
+    ],
+)
+def test_a_wrong_threshold_is_refused_by_its_name(client: TestClient, field: str, wrong: Any) -> None:
+    response = client.post("/v1/indexes/library/search", json={"query": QUERY, field: wrong})
+    assert response.status_code == 422
+    assert field in response.text
+
+
+def test_explain_answers_the_relevance_of_the_hit(client: TestClient) -> None:
+    best = search(client, query=QUERY)["hits"][0]
+    answer = client.get("/v1/indexes/library/explain", params={"query": QUERY, "docno": best["docno"]}).json()
+    assert answer["relevance"] == pytest.approx(best["relevance"], abs=1e-6)
 
 
 def test_weights_none_and_weights_null_are_both_eq_1(client: TestClient) -> None:

@@ -165,6 +165,7 @@ def test_weights_change_the_ranking_and_the_map_says_how_they_add_up(page: Any, 
     ranking = index.search(QUERY, p=2, weights="idf")
     assert docnos(page) == [hit.docno for hit in ranking]
     assert page.locator(".hit .score").all_inner_texts() == [f"{hit.score:.2f}" for hit in ranking]
+    assert page.locator(".hit .relevance").all_inner_texts() == [f"{hit.relevance:.2f}" for hit in ranking]
     explained = index.explain(QUERY, ranking[0].docno, p=2, weights="idf")
     shown = page.locator(".map .weight").all_inner_texts()
     assert shown == [f"{token.weight:.2f}" for token in explained.tokens if token.kind == "word"]

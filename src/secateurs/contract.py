@@ -72,6 +72,8 @@ class AnyIndex(ABC):
         where: str | None = SearchSettings.where,
         frequencies: FrequenciesName = SearchSettings.frequencies,
         weights: WeightsName | None = SearchSettings.weights,
+        min_score: float | None = SearchSettings.min_score,
+        min_relevance: float | None = SearchSettings.min_relevance,
         partial: bool = SearchSettings.partial,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
@@ -79,7 +81,8 @@ class AnyIndex(ABC):
         `effort` ("fast", "balanced" or "exact") decides what is left open, or `budget_ms`, the milliseconds that the
         search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >= 2020 and
         lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
-        docs/importance.md. `partial` is for shards: a shard that cannot be reached is left out, and
+        docs/importance.md. `min_score` and `min_relevance` leave out hits that have less, so that there may be fewer
+        than k: docs/relevance.md. `partial` is for shards: a shard that cannot be reached is left out, and
         `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
         index is searched on one thread.
         """
@@ -96,6 +99,8 @@ class AnyIndex(ABC):
             where=where,
             frequencies=frequencies,
             weights=weights,
+            min_score=min_score,
+            min_relevance=min_relevance,
             partial=partial,
         )
         return searching.search(self, query, settings)

@@ -109,6 +109,8 @@ def make_plan(
         weights=settings.weights,
         nprobe_each=nprobe_each,
         budget_ms=settings.budget_ms if gather == "cells" else None,
+        min_score=settings.min_score,
+        min_relevance=settings.min_relevance,
     )
 
 

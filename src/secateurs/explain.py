@@ -13,6 +13,7 @@ from .cancellation import stop_if_cancelled
 from .gather import gatherer
 from .importance import word_rarity
 from .records import EncodedText, SearchSettings, TokenKind
+from .relevance import Curve, relevances
 from .search import Decision, Searchable, Searched, decide, gather, score
 from .storage.snapshot import Snapshot
 
@@ -39,6 +40,7 @@ class TokenExplanation:
 class Explanation:
     docno: str
     score: float  # the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
+    relevance: float  # as that of a hit
     gathered: bool  # at least one kept embedding gathers it
     rank: int | None  # among the documents that were scored; None if it was not scored
     documents_scored: int
@@ -113,6 +115,7 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     return Explanation(
         docno=docno,
         score=evidence.score,
+        relevance=relevances(decision.query, [evidence.score], Curve.of(index.encoder_spec))[0],
         gathered=bool(evidence.gathers.any()),
         rank=1 + sum(standing.better for standing in standings) if is_scored else None,
         documents_scored=sum(standing.scored for standing in standings),

@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Any, Literal, TypeAlias, get_args, overload
+from typing import Any, Literal, TypeAlias, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -188,6 +188,8 @@ class SearchSettings:
     where: str | None = None  # which documents may be found: see storage/filters.py
     frequencies: FrequenciesName = "collection"  # whose token frequencies decide the order, and the weights
     weights: WeightsName | None = None  # what each query embedding counts for in the score: weights.py; None: Eq. 1
+    min_score: float | None = None  # leave out hits with a lower score
+    min_relevance: float | None = None  # leave out hits with a lower relevance, from 0 to 1: see relevance.py
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
 
     def __post_init__(self) -> None:
@@ -209,6 +211,8 @@ class SearchSettings:
             raise UsageError(f"weights is {', '.join(WEIGHTS)}, or None for equal weights, not {self.weights!r}")
         if self.budget_ms is not None:
             self._check_budget()
+        _check_threshold("min_score", self.min_score, float("-inf"), float("inf"), "a number")
+        _check_threshold("min_relevance", self.min_relevance, 0, 1, "a number from 0 to 1")
         if self.where is not None and not isinstance(self.where, str):
             raise UsageError(f"where is a text such as \"year >= 2020 and lang = 'en'\", not {self.where!r}")
         if not isinstance(self.partial, bool):
@@ -256,6 +260,8 @@ class SearchPlan:
     weights: WeightsName | None = None
     nprobe_each: tuple[int, ...] | None = None  # cells: of each kept embedding, at most `nprobe`; None: it for each
     budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
+    min_score: float | None = None
+    min_relevance: float | None = None
 
 
 def check_p(p: object) -> None:
@@ -266,6 +272,14 @@ def check_p(p: object) -> None:
 def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise UsageError(f"{name} must be a whole number of at least 1{otherwise}, not {value!r}")
+
+
+def _check_threshold(name: str, value: object, least: float, most: float, what: str) -> None:
+    if value is None:
+        return
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not (is_number and least <= cast(float, value) <= most):  # nan is not between any two numbers
+        raise UsageError(f"{name} is {what}, or None to leave out no hit, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,9 +309,10 @@ class SearchStats:
 @dataclass(frozen=True, slots=True)
 class Hit:
     docno: str
-    score: float
+    score: float  # exact: Eq. 1 with all query embeddings
     text: str
     metadata: Mapping[str, Any]
+    relevance: float = 0.0  # between 0 and 1, to compare between queries: see relevance.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,18 @@
 """The pipeline of every search, over one index or over shards:
 
-encode -> filter -> weigh -> order -> plan -> prune -> gather -> score -> rank
+encode -> filter -> weigh -> order -> plan -> prune -> gather -> score -> rank -> judge
 
 `search` makes all decisions once, for the whole collection (`decide`), and then gathers, scores and ranks (`find`): in
-one snapshot, or in each shard, whose rankings are merged.
+one snapshot, or in each shard, whose rankings are merged. `judge` adds the relevance to the hits that were found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from .records import (
     SearchStats,
     TokenKind,
 )
+from .relevance import Curve, relevances
 from .storage.documents import StoredDocument
 from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
@@ -95,6 +96,9 @@ class Searched(Protocol):
 class Searchable(Protocol):
     """What `search` needs of an index."""
 
+    @property
+    def encoder_spec(self) -> Mapping[str, Any]: ...
+
     def load(self, query: object) -> float: ...
 
     def encode_query(self, query: str | EncodedText) -> EncodedText: ...
@@ -111,7 +115,7 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
     decision = decide(searched, encoded, settings, watch)
     found = searched.find(decision, settings, watch)
     return Ranking(
-        hits=found.hits,
+        hits=judge(found.hits, decision.query, found.plan, Curve.of(index.encoder_spec)),
         query=decision.query,
         kept=tuple(decision.kept.tolist()),
         plan=found.plan,
@@ -153,6 +157,18 @@ def decide(
     kept = keep(ordered, plan.p)
     watch.lap("prune")
     return Decision(query, plan, ordered, kept, matching)
+
+
+def judge(hits: Sequence[Hit], query: EncodedText, plan: SearchPlan, curve: Curve | None) -> tuple[Hit, ...]:
+    """The hits with their relevance, less those below a threshold."""
+    least_score = -np.inf if plan.min_score is None else plan.min_score
+    least_relevance = plan.min_relevance or 0.0
+    judged = zip(hits, relevances(query, [hit.score for hit in hits], curve), strict=True)
+    return tuple(
+        Hit(hit.docno, hit.score, hit.text, hit.metadata, relevance)
+        for hit, relevance in judged
+        if hit.score >= least_score and relevance >= least_relevance
+    )
 
 
 class OneIndex:

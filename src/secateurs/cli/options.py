@@ -24,6 +24,14 @@ def whole_number(text: str) -> int | str:
         return text
 
 
+def any_number(text: str) -> float | str:
+    """The same with a decimal point."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 IndexPath = Annotated[Path, typer.Argument(metavar="INDEX", help="The index folder, for example demo.sec.")]
 Query = Annotated[str | None, typer.Argument(metavar="QUERY", help="What to look for.")]
 Queries = Annotated[
@@ -99,6 +107,22 @@ WeightsOption = Annotated[
         "--weights",
         metavar="NAME",
         help="What embeddings count for in the score: idf gives rare words more, none gives all the same.",
+    ),
+]
+MinScore = Annotated[
+    float | None,
+    typer.Option(
+        parser=any_number,
+        metavar="X",
+        help="Leave out hits with a lower score. Scores grow with the length of the query: see --min-relevance.",
+    ),
+]
+MinRelevance = Annotated[
+    float | None,
+    typer.Option(
+        parser=any_number,
+        metavar="X",
+        help="Leave out hits with a lower relevance, 0 to 1. It compares between queries; 0.5 is a good first try.",
     ),
 ]
 SkipBad = Annotated[

@@ -127,15 +127,16 @@ def print_ranking(
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
     table.add_column("", justify="right", style="dim", min_width=2)
     table.add_column("score", justify="right", min_width=7)
+    table.add_column("relevance", justify="right", min_width=9)
     longest = max((len(hit.docno) for hit in ranking), default=5)
     table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
     for rank, hit in enumerate(ranking, start=1):
         shown = _marked(hit.text, marks(hit)) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
-        table.add_row(str(rank), f"{hit.score:.3f}", Text(printable(hit.docno)), shown)
+        table.add_row(str(rank), f"{hit.score:.3f}", f"{hit.relevance:.2f}", Text(printable(hit.docno)), shown)
     console.print(table)
     if not ranking:
-        console.print("nothing found", style="dim")
+        console.print(_why_nothing(ranking), style="dim")
     stats = ranking.stats
     about = f"{_what_was_done(ranking, kept)}, {stats.total_milliseconds:.1f} ms\n"
     if loading_milliseconds > _SHOWN_LOADING:
@@ -143,6 +144,15 @@ def print_ranking(
     console.print(Text(about, style="dim"))
     if stats.shards_missing:
         console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
+
+
+def _why_nothing(ranking: Ranking) -> str:
+    plan = ranking.plan
+    given = {"min_score": plan.min_score, "min_relevance": plan.min_relevance}
+    thresholds = " and ".join(f"{name} {least:g}" for name, least in given.items() if least is not None)
+    if thresholds and ranking.stats.documents_scored:
+        return f"nothing found: no hit reaches {thresholds}"
+    return "nothing found"
 
 
 def _marked(text: str, matches: Sequence[Match] | None) -> Text:
@@ -237,7 +247,8 @@ def print_explanation(explanation: Explanation, order: str) -> None:
         where = f"rank {explanation.rank:,} of {explanation.documents_scored:,} documents scored"
     elif explanation.gathered:
         where = f"gathered, but {explanation.documents_scored:,} others looked better and were scored instead"
-    console.print(Text(f"{printable(explanation.docno)}: score {explanation.score:.3f}, {where}"))
+    values = f"score {explanation.score:.3f}, relevance {explanation.relevance:.2f}"
+    console.print(Text(f"{printable(explanation.docno)}: {values}, {where}"))
 
 
 def printable(text: str) -> str:

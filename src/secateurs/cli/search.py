@@ -22,6 +22,8 @@ from .options import (
     IndexPath,
     K,
     KPrime,
+    MinRelevance,
+    MinScore,
     NProbe,
     OrderOption,
     P,
@@ -68,6 +70,8 @@ def search(
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
     weights: WeightsOption = "none",
+    min_score: MinScore = SearchSettings.min_score,
+    min_relevance: MinRelevance = SearchSettings.min_relevance,
     partial: Partial = SearchSettings.partial,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
@@ -94,6 +98,8 @@ def search(
         where=where,
         frequencies=frequencies,
         weights=weights_name(weights),
+        min_score=min_score,
+        min_relevance=min_relevance,
         partial=partial,
     )
     # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.

@@ -39,8 +39,9 @@ WHEEL_CHECKSUMS = {
     "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
 }
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
-MERGE = 0.85  # of the built-in model, measured on eight collections: docs/merging.md
+MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
 SETTINGS_FILE = "secateurs.json"
+RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
 _FRAME = 3  # [CLS], marker and [SEP]
 
 
@@ -61,6 +62,7 @@ class OnnxSettings:
     projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
     merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
     summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
+    relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
 
     def __post_init__(self) -> None:
         for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
@@ -71,6 +73,16 @@ class OnnxSettings:
             raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
         if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
             raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
+        if self.relevance is not None:
+            object.__setattr__(self, "relevance", _checked_curve(self.relevance))
+
+
+def _checked_curve(given: object) -> tuple[float, float]:
+    numbers = list(given) if isinstance(given, list | tuple) else []
+    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
+    if len(numbers) != 2 or not plain or not np.isfinite(numbers).all() or numbers[1] <= 0:
+        raise ValueError(f"relevance is [middle, steepness], two numbers, the second above 0, or null, not {given!r}")
+    return float(numbers[0]), float(numbers[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +175,11 @@ class OnnxEncoder:
         """
         if model == DEFAULT_MODEL:
             folder = _wheel_folder()
-            settings = settings or OnnxSettings(summary="marker", merge=MERGE)
+            if settings is None:
+                is_ours = projection is None  # another linear layer makes other similarities
+                settings = OnnxSettings(
+                    summary="marker", merge=MERGE if is_ours else None, relevance=RELEVANCE if is_ours else None
+                )
             projection = np.load(PROJECTION) if projection is None else projection
         elif Path(model).is_dir():
             folder = Path(model).resolve()
@@ -181,13 +197,15 @@ class OnnxEncoder:
     @cached_property
     def spec(self) -> Mapping[str, Any]:
         settings = asdict(self.settings)
-        del settings["merge"]  # it changes no embedding that the encoder gives
         if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
             del settings["summary"]
+        del settings["merge"], settings["relevance"]  # nor do these
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
             digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
-        spec = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+        spec: dict[str, Any] = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
+        if self.settings.relevance is not None:
+            spec["relevance"] = list(self.settings.relevance)
         return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:

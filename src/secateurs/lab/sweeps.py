@@ -16,7 +16,9 @@ from ..records import SearchSettings
 
 DEPTH = 1000  # hits per query, as in the paper: AP and R@1000 look that deep
 _MOST_SETTINGS = 10_000
-_NONE = {"p": "all", "weights": "none"}  # what None means; of all other settings, that the effort decides
+_THRESHOLDS = ("min_score", "min_relevance")
+# What None means; of all other settings, that the effort decides.
+_NONE = {"p": "all", **dict.fromkeys(("weights", *_THRESHOLDS), "none")}
 _FREE_TEXT = ("where",)  # a condition may have commas and colons in it
 _NAMES = tuple(
     field.name for field in fields(SearchSettings) if field.name != "partial"
@@ -92,19 +94,19 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def parse_value(name: str, word: str) -> Any:
-    """As on the command line: a number, a word, `all` for p, `none` for weights, `auto` to leave it open."""
+    """As on the command line: a number, a word, `all` for p, `none` for weights or thresholds, `auto` if left open."""
     word = word.strip()
-    if name == "weights" and word == "none":
+    if _NONE.get(name) == word == "none":
         return None
     if name == "p" and word in ("all", "auto"):
         return None if word == "all" else "auto"
     if word == "auto" and name not in ("k", "k_prime"):  # which have no value that is left open
         return getattr(SearchSettings, name)
     try:
-        value: Any = float(word) if name == "budget_ms" else int(word)
+        value: Any = float(word) if name in ("budget_ms", *_THRESHOLDS) else int(word)
     except ValueError:
         value = word
-    if name in ("p", "k", "k_prime", "nprobe", "candidates", "budget_ms") and isinstance(value, str):
+    if name in ("p", "k", "k_prime", "nprobe", "candidates", "budget_ms", *_THRESHOLDS) and isinstance(value, str):
         raise UsageError(f"{name} is a number{', all or auto' if name == 'p' else ''}, not {word!r}")
     return value
 

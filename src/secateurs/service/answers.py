@@ -44,6 +44,7 @@ class HitAnswer(BaseModel):
     rank: int
     docno: str
     score: float
+    relevance: float = Field(description="From 0 to 1, to compare between queries")
     text: str
     metadata: dict[str, Any]
     highlights: list[Highlight] | None = Field(
@@ -92,6 +93,7 @@ class ExplainAnswer(BaseModel):
 
     docno: str
     score: float | None = Field(description="The sum of weight x similarity over the tokens")
+    relevance: float = Field(description="As that of a hit")
     gathered: bool
     rank: int | None
     documents_scored: int

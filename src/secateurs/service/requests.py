@@ -46,6 +46,8 @@ _MEANINGS = {
     "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
     "frequencies": "Whose token frequencies the order and the weights go by: of the collection, or of what matches",
     "weights": "What query embeddings count for in the score: idf gives rare words more; none (or null): all the same",
+    "min_score": "Leave out hits with a lower score; null: none",
+    "min_relevance": "Leave out hits with a lower relevance: from 0 to 1, to compare between queries; null: none",
     "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
 }
 
@@ -269,6 +271,8 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "frequencies": _one_of(*FREQUENCIES),
         "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
         "weights": _one_of(*WEIGHTS, "none") | None,
+        "min_score": Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)] | None,
+        "min_relevance": Annotated[float, Field(ge=0, le=1)] | None,
     }
     return {
         field.name: (kinds[field.name], Field(default=field.default, description=_MEANINGS.get(field.name)))

@@ -90,6 +90,7 @@ class ServedIndex:
                     rank=rank,
                     docno=hit.docno,
                     score=hit.score,
+                    relevance=hit.relevance,
                     text=hit.text,
                     metadata=dict(hit.metadata),
                     highlights=self._highlights(decision, hit) if decision else None,
@@ -115,6 +116,7 @@ class ServedIndex:
         return ExplainAnswer(
             docno=docno,
             score=explanation.score if np.isfinite(explanation.score) else None,
+            relevance=explanation.relevance,
             gathered=explanation.gathered,
             rank=explanation.rank,
             documents_scored=explanation.documents_scored,

@@ -58,6 +58,7 @@ export function hitItem(hit, tokens, before, toggle) {
         el("span", { class: "hidden" }, moved.spoken),
       ),
       el("span", { class: "score", title: weighted ? "exact score, with weights" : "exact score, Eq. 1" }, hit.score.toFixed(2)),
+      el("span", { class: "relevance", title: "relevance, from 0 to 1: can be compared between queries" }, hit.relevance.toFixed(2)),
     ),
     ...markedText(hit, tokens),
     metadata(hit.metadata),
