@@ -21,6 +21,7 @@ from .file_names import (
     EMBEDDING_CELLS,
     EMBEDDINGS,
     FAISS,
+    REFINEMENTS,
     SUMMARIES,
     TOKEN_IDS,
     TOKEN_KINDS,
@@ -34,6 +35,7 @@ _CHUNK = 1 << 20
 _CHECKED_WHEN_USED = frozenset(
     {
         EMBEDDINGS,
+        REFINEMENTS,
         TOKEN_IDS,
         TOKEN_KINDS,
         DOCUMENTS,

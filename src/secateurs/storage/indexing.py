@@ -48,7 +48,7 @@ def write_segment(
     """
     recipe.check()
     description = "encoding documents" if encoder is not None else "reading embeddings"
-    with SegmentWriter(folder, dim or None) as writer:
+    with SegmentWriter(folder, dim or None, recipe.codec.staged) as writer:
         with progress_bar(description, total, "passages", progress) as advance:
             _fill(writer, items, encoder, on_bad, is_taken, advance)
         dim = writer.dim or (encoder.dim if encoder is not None else 0)

@@ -6,9 +6,9 @@
       hashes      (documents,) uint64, of the docnos
       lengths     (documents,) int64, embeddings of each
       cut         (documents,) int64, tokens of each beyond the encoder's limit
-      rows        (embeddings, dim) float16
+      rows        (embeddings, dim) float16, or what the store stages
       token_ids, token_kinds    (embeddings,)
-      total       (dim,) float64, the exact sum of the rows
+      total       (dim,) float64, the exact sum of the rows as float16
       unit        (documents,) bool, whether the document's embeddings had length 1 before they were rounded
 
 A file appears whole or not at all. Which documents a piece has depends on nothing but the corpus and the number of
@@ -129,7 +129,13 @@ def _member(file: zipfile.ZipFile, name: str) -> NDArray[Any]:
     return array
 
 
-def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None, digest: str) -> None:
+def write_piece(
+    path: Path,
+    documents: Sequence[Placed],
+    encoder: Encoder | None,
+    digest: str,
+    staged: type[np.floating[Any]] = np.float16,
+) -> None:
     """Encode the documents, or take the embeddings that they bring, and write the file."""
     dim = encoder.dim if encoder is not None else None
     encoded: list[EncodedText] = []
@@ -137,7 +143,7 @@ def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None
         dim = dim or text.embeddings.shape[1] or None
         check_embeddings(text, dim, place)
         encoded.append(text)
-    rows = np.concatenate([text.embeddings.reshape(len(text), dim or 0).astype(np.float16) for text in encoded])
+    rows = np.concatenate([text.embeddings.reshape(len(text), dim or 0).astype(staged) for text in encoded])
     content = io.BytesIO()
     np.savez(
         content,
@@ -149,7 +155,7 @@ def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None
         rows=rows,
         token_ids=np.concatenate([text.token_ids for text in encoded]),
         token_kinds=np.concatenate([text.token_kinds for text in encoded]),
-        total=exact_sum(rows),
+        total=exact_sum(rows.astype(np.float16)),
         unit=np.array([are_unit(text) for text in encoded], dtype=bool),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -202,7 +208,7 @@ class Pieces:
             kept, lengths = self._kept(i), self._array(i, "lengths")
             part = self._array(i, "total")
             if not kept.all():
-                part = exact_sum(self._array(i, "rows")[np.repeat(kept, lengths)])
+                part = exact_sum(self._array(i, "rows")[np.repeat(kept, lengths)].astype(np.float16))
             if len(total) == 0:
                 total = np.zeros(len(part))
             if lengths.any():
@@ -223,7 +229,7 @@ class Pieces:
             offsets = np.concatenate([[0], np.cumsum(lengths[kept])])
             row_numbers = sampled_rows(self._array(i, "hashes")[kept], offsets, bound)
             if len(row_numbers):
-                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][row_numbers])
+                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][row_numbers].astype(np.float16))
         return np.concatenate(drawn) if drawn else np.empty((0, 0), dtype=np.float16)
 
     def items(self) -> Iterator[Item]:

@@ -93,7 +93,8 @@ def encode_piece(
     digest = f"{plan.encoder.get('fingerprint')} {head.digest}"
     if not is_written(path, digest):
         with granted_cores(CORES):
-            write_piece(path, documents, sent_encoder or load_recorded_encoder(plan.encoder), digest)
+            encoder = sent_encoder or load_recorded_encoder(plan.encoder)
+            write_piece(path, documents, encoder, digest, plan.recipe.codec.staged)
     return head.documents
 
 
