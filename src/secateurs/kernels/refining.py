@@ -30,7 +30,7 @@ BITS = 7
 FINENESS = 1 << BITS  # values are whole numbers of steps / 128
 _CLIPPED = np.rint(FINENESS * (126.5 + 128 * (np.arange(256) / 255) ** 2)).astype(np.int16)  # (256,) where |row| = 127
 _FARTHEST = int(_CLIPPED[-1])
-_SLACK = 1.25  # see prepare_refined
+_SLACK = 1.0  # see prepare_refined
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def prepare_refined(
 
     If the errors of the dimensions are independent, a similarity on int8 rows is wrong by |q| step / sqrt(12) because
     the row is rounded, and by unit |row| / sqrt(12) because the query is. These are standard deviations. The errors of
-    one document's similarities are not independent, so the slack goes by the sum of their deviations. It is 5 to 9
+    one document's similarities are not independent, so the slack goes by the sum of their deviations. It is 4 to 7
     times the deviation of the difference between a document's two scores: see docs/index-format.md.
     """
     coarse = prepare_int8(query, centre, step, positions, reach)
