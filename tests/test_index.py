@@ -328,7 +328,7 @@ def test_an_index_of_every_released_format_opens_with_the_ranking_it_had(name: s
     assert index.get("d3 ü") == Document("d3 ü", "text 3", {"i": 3})
 
 
-@pytest.mark.parametrize("store", ["int8", "float16", "residual4"])
+@pytest.mark.parametrize("store", ["int8", "int16", "float16", "residual4"])
 def test_an_index_of_nothing_finds_nothing(store: str, tmp_path: Path) -> None:
     index = Index.build(tmp_path / "i.sec", [], encoder=None, store=store)
     for effort in ("fast", "balanced", "exact"):

@@ -50,7 +50,7 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from(["float16", "int8", "residual4"]), st.sampled_from([("cells",), ("faiss",)]))
+@given(STEPS, st.sampled_from(["float16", "int8", "int16", "residual4"]), st.sampled_from([("cells",), ("faiss",)]))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_after_any_changes_the_index_is_that_of_its_documents(
     tmp_path_factory: pytest.TempPathFactory, steps: Sequence[Step], store: str, gather: tuple[str, ...]
@@ -325,7 +325,7 @@ def test_an_index_can_be_emptied_and_filled_again(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("store", ["int8", "float16", "residual4"])
+@pytest.mark.parametrize("store", ["int8", "int16", "float16", "residual4"])
 def test_an_index_of_nothing_can_be_added_to(tmp_path: Path, store: str) -> None:
     index = Index.build(tmp_path / "i.sec", [], encoder=None, store=store)
     index.add(random_documents(20))

@@ -68,7 +68,8 @@ def assert_is_like_one_index(folder: Path, one: Index) -> None:
 
 
 @pytest.mark.parametrize(
-    ("store", "gather"), [("int8", ("cells",)), ("float16", ()), ("float16", ("cells", "faiss")), ("int8", ())]
+    ("store", "gather"),
+    [("int8", ("cells",)), ("int16", ("cells",)), ("float16", ()), ("float16", ("cells", "faiss")), ("int8", ())],
 )
 def test_shards_are_what_one_index_would_be_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, gather: tuple[str, ...]
@@ -189,7 +190,7 @@ def test_the_same_file_twice_is_every_docno_twice(tmp_path: Path) -> None:
     assert sum(len(shard) for shard in shards_of(tmp_path / "big.sec")) == 20
 
 
-@pytest.mark.parametrize("store", ["int8", "residual4", "float16"])
+@pytest.mark.parametrize("store", ["int8", "int16", "residual4", "float16"])
 def test_an_empty_shard_is_an_index_like_the_others(tmp_path: Path, store: str) -> None:
     document = random_documents(1)[0]
     build_shards(tmp_path / "big.sec", [document], shards=3, encoder=None, store=store)

@@ -160,13 +160,15 @@ def test_explanations_and_similarities_are_those_of_one_index(
             many.explain(query, "absent")
 
 
-def test_an_int8_collection_with_one_scale_is_bit_for_bit_one_index(
-    tmp_path: Path, encoded_passages: list[Document], encoded_queries: list[EncodedText], monkeypatch: Any
+@pytest.mark.parametrize("store", ["int8", "int16"])
+def test_a_collection_with_one_int8_scale_is_bit_for_bit_one_index(
+    tmp_path: Path, encoded_passages: list[Document], encoded_queries: list[EncodedText], monkeypatch: Any, store: str
 ) -> None:
-    scale = Int8Store.fit(np.full(96, 0.01, dtype=np.float32), encoded_passages[0].encoded.embeddings)  # type: ignore[union-attr]
+    embeddings = np.concatenate([document.encoded.embeddings for document in encoded_passages if document.encoded])
+    scale = Int8Store.fit(embeddings.mean(axis=0), embeddings)
     monkeypatch.setattr(Int8Store, "fit", lambda centre, sample: scale)
-    one = Index.build(tmp_path / "one.sec", encoded_passages, encoder=None)
-    with ShardedIndex(make_shards(tmp_path / "many.sec", encoded_passages, 4)) as many:
+    one = Index.build(tmp_path / "one.sec", encoded_passages, encoder=None, store=store)  # type: ignore[arg-type]
+    with ShardedIndex(make_shards(tmp_path / "many.sec", encoded_passages, 4, store=store)) as many:
         for query in encoded_queries:
             assert hits_of(many.search(query, effort="exact", k=50)) == hits_of(one.search(query, effort="exact", k=50))
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from secateurs.kernels import clustering, maxsim, probing, simd
+from secateurs.kernels import clustering, maxsim, probing, refining, simd
 
 
 def test_sixteen_vectors_are_packed_four_dimensions_to_a_lane() -> None:
@@ -82,6 +82,30 @@ def test_scores_are_the_same_without_the_cpus_own_instruction(count: int, monkey
     for name in kernels:
         for code in getattr(maxsim, name).inspect_asm().values():
             assert "vpdpbusd" not in code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [5, 16, 37])
+def test_refined_scores_are_the_same_without_the_cpus_own_instruction(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    rows = refining.RefinedRows(
+        rng.integers(-127, 128, (300, 95)).astype(np.int8), rng.integers(0, 256, (300, 95)).astype(np.uint8)
+    )
+    bounds = np.array([0, 1, 9, 17, 120, 300])
+    query = refining.prepare_refined(rng.normal(size=(count, 95)).astype(np.float32), np.zeros(95, np.float32), 0.01)
+
+    def scores() -> list[float]:
+        return refining.score_refined(query, rows, bounds[:-1], bounds[1:], None, lambda *_: None).tolist()
+
+    expected = scores()
+    kernels = ("_sixteen_refined_maxima", "_score_refined")
+    without_the_instruction(monkeypatch, refining, *kernels)
+    assert scores() == expected
+    for name in kernels:
+        for code in getattr(refining, name).inspect_asm().values():
+            assert "vpdpwssd" not in code or "#APP" not in code  # LLVM may choose it by itself
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 200), st.integers(1, 40))

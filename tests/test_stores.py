@@ -34,7 +34,7 @@ def test_float16_is_exact_to_half_precision() -> None:
 
 
 def test_an_unknown_store_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="int8, float16, residual4"):
+    with pytest.raises(UsageError, match="int8, int16, float16, residual4"):
         codec("int4")
 
 
@@ -55,7 +55,7 @@ def test_levels_settle_where_the_values_are() -> None:
     assert fit_levels(values).tolist() == list(range(-40, 40, 5))
 
 
-@pytest.mark.parametrize(("store", "least"), [("residual4", 0.85), ("int8", 0.93), ("float16", 0.99)])
+@pytest.mark.parametrize(("store", "least"), [("residual4", 0.85), ("int8", 0.93), ("int16", 0.995), ("float16", 0.99)])
 def test_top_ten_overlaps_that_of_float32_on_real_embeddings(
     store: str,
     least: float,

@@ -136,7 +136,7 @@ def test_masks_make_the_summary_count_up_to_three_times() -> None:
     assert times_counted(replace(query, weights=[1, 1, 1, 1, 3, 3])) == 2.5  # two MASKs that stand for six
 
 
-@pytest.mark.parametrize("store", ["int8", "float16", "residual4"])
+@pytest.mark.parametrize("store", ["int8", "int16", "float16", "residual4"])
 def test_summaries_stay_those_of_their_documents_through_changes(tmp_path: Path, store: str) -> None:
     built = Index.build(tmp_path / "i.sec", documents(300), encoder=None, store=store)  # type: ignore[arg-type]
     for first in range(300, 380, 10):  # small segments, which are merged
@@ -151,7 +151,9 @@ def test_summaries_stay_those_of_their_documents_through_changes(tmp_path: Path,
             scale = built.snapshot.codebook.int8
             assert scale is not None
             expected = pack_summaries(scale.encode(rows))
-            assert np.abs(segment.summaries.astype(int) - expected.astype(int)).max() <= (0 if store == "int8" else 12)
+            apart = np.abs(segment.summaries.astype(int) - expected.astype(int)).max()
+            # int16 may round a value between two steps to the other one
+            assert apart <= {"int8": 0, "int16": 1}.get(store, 12)
 
 
 def test_a_document_without_a_summary_turns_them_off(tmp_path: Path) -> None:

@@ -289,7 +289,7 @@ def costs_of(snapshot: Snapshot) -> Costs:
 def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
     segment = snapshot.embedded[0][1]
     numbers = np.linspace(0, segment.record.embeddings - 1, _TIMED_EMBEDDINGS).astype(np.int64)
-    segment.embeddings.check(numbers, numbers + 1)
+    segment.check_rows(numbers, numbers + 1)
     kinds = np.full(len(numbers), TokenKind.WORD, dtype=np.uint8)
     kinds[0] = TokenKind.SUMMARY  # where documents have summaries, each that is found costs a comparison
     query = EncodedText(snapshot.store.decode(segment.rows[numbers]), np.asarray(segment.token_ids[numbers]), kinds)

@@ -141,7 +141,11 @@ Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a
 EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
 StoreOption = Annotated[
     StoreName,
-    typer.Option(parser=str, metavar="NAME", help="int8, float16 or residual4 (half the size of int8)."),
+    typer.Option(
+        parser=str,
+        metavar="NAME",
+        help="int8, int16 (exact, as fast as int8, twice its size), float16 or residual4 (half its size).",
+    ),
 ]
 BuiltGatherers = Annotated[
     list[str] | None,

@@ -96,16 +96,24 @@ def maxsim(
 
 
 def score(
-    query: PreparedQuery, rows: Any, starts: NDArray[np.int64], ends: NDArray[np.int64], k: int | None = None
+    query: PreparedQuery,
+    rows: Any,
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    k: int | None = None,
+    slack: float = 0.0,
 ) -> NDArray[np.float64]:
-    """The same scores from stored rows. With `k`, a document that cannot be among the k best may get minus infinity."""
+    """The same scores from stored rows.
+
+    With `k`, a document that cannot come within `slack` of the k-th best may get minus infinity.
+    """
     scores = np.zeros(len(starts))
     if isinstance(query, Int8Query):
         best, bounds = np.empty(0), np.zeros(0, dtype=REST)
         if k is not None and len(starts) >= max(_MANY, k):
             best, bounds = np.full(k, -np.inf), query.bounds()  # a heap, the lowest in front
         positions = query.positions
-        lanes = query.packed, query.start, positions, query.scale[positions], query.bias[positions], bounds, best
+        lanes = query.packed, query.start, positions, query.scale[positions], query.bias[positions], bounds, best, slack
         if isinstance(rows, np.ndarray) and rows.shape[1] % 4 == 0:
             _score_int8(rows, starts, ends, *lanes, scores)
         else:
@@ -214,6 +222,7 @@ def _score_int8(
     bias: NDArray[np.float64],
     bounds: NDArray[np.void],
     best: NDArray[np.float64],
+    slack: float,
     scores: NDArray[np.float64],
 ) -> None:
     """Scores of documents from their rows in place.
@@ -230,7 +239,7 @@ def _score_int8(
     most = np.empty(count)
     for i in range(len(starts)):
         following = starts[min(i + 1, len(starts) - 1)]
-        upper_bound = 0.0
+        upper_bound = slack
         dropped = False
         for block in range(0, blocks, stride):
             if stride == 1 or block + 1 == blocks:

@@ -8,6 +8,8 @@ Vectors that are multiplied with many others are packed sixteen at a time, four 
 dim / 4, 16, 4); the others are read in place, and a dword of them is copied to all lanes:
 
     lanes += splat of 4 dimensions of one vector  *  4 dimensions of sixteen packed vectors
+
+The same with int16, two dimensions to a lane: `splat_pair` and `multiply_add_pairs`.
 """
 
 from __future__ import annotations
@@ -188,6 +190,43 @@ def multiply_add(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
         return lanes
 
     return _lanes(_lanes, _lanes, _lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def splat_pair(context: Any, array: Any, offset: Any) -> Any:
+    """Two int16 from a byte offset, in all lanes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        two = builder.load(_pointer(context, builder, _I32, signature.args[0], *arguments), align=1)
+        return _everywhere(builder, two)
+
+    return _lanes(array, types.intp), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def multiply_add_pairs(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
+    """In each lane, add the two products of signed int16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if HAS_VNNI:
+            function = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+            return builder.asm(function, "vpdpwssd $3, $2, $0", "=v,0,v,v", arguments, False)
+        halves = ir.VectorType(_I16, 2 * LANES)
+        lanes, *pairs = arguments
+        return builder.add(lanes, _add_pairs(builder, *(builder.bitcast(pair, halves) for pair in pairs)))
+
+    return _lanes(_lanes, _lanes, _lanes), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_shifted(context: Any, lanes: Any, finer: Any, bits: Any) -> Any:
+    """In each lane, add the finer one, shifted down by so many bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        lanes, finer, bits = arguments
+        return builder.add(lanes, builder.ashr(finer, _everywhere(builder, bits)))
+
+    return _lanes(_lanes, _lanes, types.int32), generate
 
 
 def _add_pairs(builder: Any, unsigned: Any, signed: Any) -> Any:

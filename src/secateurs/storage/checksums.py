@@ -22,6 +22,7 @@ from .file_names import (
     EMBEDDINGS,
     FAISS,
     POSITION_ROWS,
+    REFINEMENTS,
     SUMMARIES,
     TOKEN_IDS,
     TOKEN_KINDS,
@@ -35,6 +36,7 @@ _CHUNK = 1 << 20
 _CHECKED_WHEN_USED = frozenset(
     {
         EMBEDDINGS,
+        REFINEMENTS,
         TOKEN_IDS,
         TOKEN_KINDS,
         POSITION_ROWS,

@@ -99,7 +99,7 @@ def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 
         for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
             block = numbers[start : start + _DOCUMENTS_PER_BLOCK]
             rows, starts = rows_of(segment.offsets, block)
-            segment.embeddings.check(segment.offsets[block], segment.offsets[block + 1])
+            segment.check_rows(segment.offsets[block], segment.offsets[block + 1])
             positions, offsets = rows_of(segment.position_offsets, block)
             embeddings = snapshot.store.decode(segment.rows[rows])  # of rows
             if segment.positions.rows is not None:  # of positions
@@ -219,7 +219,7 @@ def _copy_rows(
         for segment, rows in parts:
             for start in range(0, len(rows), _ROWS_PER_BLOCK):
                 block = rows[start : start + _ROWS_PER_BLOCK]
-                segment.embeddings.check(block, block + 1)
+                segment.check_rows(block, block + 1)
                 for name, copy in copies.items():
                     copy[at : at + len(block)] = segment.arrays[name][block]
                 at += len(block)

@@ -3,6 +3,8 @@
 # segments/
 EMBEDDINGS = "embeddings.npy"
 BLOCKS = "blocks.npy"
+REFINEMENTS = "refinements.npy"
+REFINEMENT_BLOCKS = "refinement_blocks.npy"
 OFFSETS = "offsets.npy"
 TOKEN_IDS = "token_ids.npy"
 TOKEN_BLOCKS = "token_blocks.npy"

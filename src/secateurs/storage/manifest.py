@@ -13,6 +13,8 @@
       segments/1f0c9a72b3d4/    documents; ids are random, and a folder is never changed once a manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
         blocks.npy              (blocks,) uint32: CRC-32 of every `block_rows` rows of embeddings.npy
+        refinements.npy         (embeddings, dim) uint8, store int16: where in its step each value lies
+        refinement_blocks.npy   (blocks,) uint32: CRC-32 of every `block_rows` rows of refinements.npy
         offsets.npy             (documents + 1,) int64: document i is rows offsets[i] to offsets[i + 1]
         position_offsets.npy    (documents + 1,) int64: document i is positions position_offsets[i] to [i + 1] of its
                                 text; only where positions share rows, otherwise it is offsets.npy
@@ -94,7 +96,7 @@ class SegmentRecord:
     positions: int  # of the documents' texts; more than rows if positions share them, see position_rows.py
     cut_documents: int  # documents longer than the encoder takes
     files: Files
-    block_rows: int  # rows of embeddings.npy under one checksum
+    block_rows: int  # rows of embeddings.npy, and of refinements.npy, under one checksum
     token_block_rows: int  # and of token_ids.npy
     reach: tuple[float, float] | None  # longest embedding, largest distance from the centre; None: rows are not int8
     spread: float  # as in the codebook, of this segment's embeddings

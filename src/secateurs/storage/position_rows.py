@@ -12,7 +12,7 @@ belongs to rows.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ..kernels.merging import equal_rows
 from .file_names import OFFSETS, POSITION_OFFSETS, POSITION_ROWS
 
 _DOCUMENTS_PER_BLOCK = 8192
+_Float = TypeVar("_Float", np.float16, np.float32)
 
 
 class TextPositions(NamedTuple):
@@ -31,13 +32,13 @@ class TextPositions(NamedTuple):
     rows: NDArray[Any] | None  # (positions,): the row of each, counted from its document's first; None: in their order
 
 
-def share_equal(rows: NDArray[np.float16]) -> tuple[NDArray[np.float16], NDArray[np.int64]]:
+def share_equal(rows: NDArray[_Float]) -> tuple[NDArray[_Float], NDArray[np.int64]]:
     """The different rows of one document, and which of them each position has, (positions,)."""
     groups = np.zeros(len(rows), dtype=np.int64)
     if rows.size == 0:
         return rows[:1], groups
-    width = -(-rows.shape[1] // 4) * 4  # whole words of eight bytes
-    words = np.pad(rows, ((0, 0), (0, width - rows.shape[1]))).view(np.int64)
+    missing = -rows.shape[1] % (8 // rows.itemsize)  # to whole words of eight bytes
+    words = np.pad(rows, ((0, 0), (0, missing))).view(np.int64)
     count = equal_rows(words, groups)
     if count == len(rows):
         return rows, groups

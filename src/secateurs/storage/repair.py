@@ -4,7 +4,7 @@ Cells, FAISS indexes, frequencies and checksums follow from the rest. Embeddings
 are made again from the text by the encoder of the index. What cannot be rebuilt:
 
     a document     whose text is damaged; or whose embeddings are, in an index without an encoder of a known kind or if
-                   it has no text
+                   it has no text. If only the refinements of its embeddings are damaged, it keeps its int8 rows
     a deletion     if the list of deleted documents is damaged: they are in the index again
     a background   whose file is damaged
     a commit       if only the copy of the manifest can be read, and it is older than the manifest was
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..background import Background
 from ..encoders import load_encoder
@@ -46,6 +47,8 @@ from .file_names import (
     OFFSETS,
     POSITION_OFFSETS,
     POSITION_ROWS,
+    REFINEMENT_BLOCKS,
+    REFINEMENTS,
     TOKEN_IDS,
     TOKEN_KINDS,
 )
@@ -69,6 +72,7 @@ from .position_rows import TextPositions, rows_of_all
 from .recipe import Recipe
 from .snapshot import Snapshot
 
+_CHECKSUMS = {EMBEDDINGS: BLOCKS, REFINEMENTS: REFINEMENT_BLOCKS}  # files that can be damaged in part, and theirs
 _INDEX_AGAIN = "restore it from a copy, or index again"
 _NAMED = 100  # lost documents that are named; the others are only counted
 
@@ -201,7 +205,7 @@ class _Salvage:
     def documents(self) -> Iterator[Document]:
         """Documents of later segments stand in for earlier ones of the same docno."""
         taken: set[str] = set()
-        lost, encoded_again = 0, 0
+        lost, encoded_again, unrefined = 0, 0, 0
         for record in reversed(self._manifest.segments):
             folder = self._path / SEGMENTS / record.name
             deleted = self._deleted(record)
@@ -216,17 +220,22 @@ class _Salvage:
                 encoded = embeddings.of(number, cut)
                 if encoded is None:
                     encoded = self._encode(document.text)
+                    encoded_again += encoded is not None
+                    if encoded is None:
+                        encoded = embeddings.of(number, cut, refined=False)
+                        unrefined += encoded is not None
                     if encoded is None:
                         lost += 1
                         if lost <= _NAMED:
                             self.lines.append(f"lost: {document.docno!r}, whose embeddings are damaged")
                         continue
-                    encoded_again += 1
                 yield replace(document, encoded=encoded)
         if encoded_again:
             self.lines.append(f"encoded again from their text: {encoded_again:,} documents")
+        if unrefined:
+            self.lines.append(f"lost: the refinements of {unrefined:,} documents, which keep their int8 rows")
         self.lines.append(f"lost: {lost:,} documents" if lost else "no document is lost")
-        self.lost |= lost > 0
+        self.lost |= lost + unrefined > 0
 
     def background(self) -> Background | None:
         record = self._manifest.codebook
@@ -274,51 +283,65 @@ class _Embeddings:
     ) -> None:
         self._dim = manifest.dim
         self._offsets = open_array(folder / OFFSETS) if _is_sound(folder, record.files, OFFSETS) else None
-        self._rows: Any = None  # as the codec reads them; None if none of them can be read
+        self._rows: Any = None  # as the codec reads them; None if they cannot be read
+        self._unrefined: Any = None  # the first file alone; None if it cannot be read
         store_codec = codec(manifest.store)
-        others = [name for name in store_codec.arrays(manifest.dim) if name != EMBEDDINGS]
-        shared = [name for name in (POSITION_OFFSETS, POSITION_ROWS) if name in record.files]
+        names = tuple(store_codec.arrays(manifest.dim))
+        whole = [name for name in names if name not in _CHECKSUMS]
+        whole += [name for name in (POSITION_OFFSETS, POSITION_ROWS) if name in record.files]
         if codebook is None or not all(
-            _is_sound(folder, record.files, name) for name in (TOKEN_IDS, TOKEN_KINDS, *shared, *others)
+            _is_sound(folder, record.files, name) for name in (TOKEN_IDS, TOKEN_KINDS, *whole)
         ):
             return
         if self._offsets is None:
             return
         self._positions = TextPositions(self._offsets, None)
-        if shared:
+        if POSITION_ROWS in whole:
             self._positions = TextPositions(open_array(folder / POSITION_OFFSETS), open_array(folder / POSITION_ROWS))
-        try:
-            stored = open_array(folder / EMBEDDINGS)
-        except (OSError, SecateursError):
-            return
         self._block_rows = record.block_rows
-        self._is_sound = np.ones(-(-record.embeddings // self._block_rows), dtype=bool)  # of each block
-        if not _is_sound(folder, record.files, EMBEDDINGS):
-            if not _is_sound(folder, record.files, BLOCKS) or len(stored) != record.embeddings:
-                return
-            for i, checksum in enumerate(open_array(folder / BLOCKS)):
-                block = stored[i * self._block_rows : (i + 1) * self._block_rows]
-                self._is_sound[i] = crc32(np.ascontiguousarray(block).data) == checksum
+        self._sound = {name: _sound_blocks(folder, record, name) for name in names if name in _CHECKSUMS}
         self._ids, self._kinds = open_array(folder / TOKEN_IDS), open_array(folder / TOKEN_KINDS)
-        arrays = {EMBEDDINGS: stored} | {name: open_array(folder / name) for name in others}
-        self._rows, self._store = store_codec.rows(arrays, codebook), store_codec.store(codebook)
+        self._store = store_codec.store(codebook)
+        if self._sound[EMBEDDINGS].any():
+            self._unrefined = open_array(folder / EMBEDDINGS)
+        if all(sound.any() for sound in self._sound.values()):
+            self._rows = store_codec.rows({name: open_array(folder / name) for name in names}, codebook)
 
-    def of(self, number: int, cut: int) -> EncodedText | None:
-        """Of one document; None if they cannot be read."""
+    def of(self, number: int, cut: int, refined: bool = True) -> EncodedText | None:
+        """Of one document; None if they cannot be read. Without `refined`, only from the int8 rows of store int16."""
         if self._offsets is None:
             return None
         start, end = self._offsets[number : number + 2].tolist()
         if start == end:
             nothing = np.zeros((0, self._dim), np.float32)
             return EncodedText(nothing, np.zeros(0, np.int32), np.zeros(0, np.uint8), cut)
-        if self._rows is None:
+        rows = self._rows if refined else self._unrefined
+        if rows is None or (not refined and REFINEMENTS not in self._sound):
             return None
-        if not self._is_sound[start // self._block_rows : -(-end // self._block_rows)].all():
+        blocks = slice(start // self._block_rows, -(-end // self._block_rows))
+        if not all(self._sound[name][blocks].all() for name in (self._sound if refined else [EMBEDDINGS])):
             return None
-        rows = rows_of_all(self._offsets, self._positions, number, number + 1) - start
+        of_positions = rows_of_all(self._offsets, self._positions, number, number + 1) - start
         positions = slice(*self._positions.offsets[number : number + 2].tolist())
-        embeddings = self._store.decode(self._rows[start:end])[rows]
+        embeddings = self._store.decode(rows[start:end])[of_positions]
         return EncodedText(embeddings, self._ids[positions], self._kinds[positions], cut)
+
+
+def _sound_blocks(folder: Path, record: SegmentRecord, name: str) -> NDArray[np.bool_]:
+    """Which blocks of a file are as they were written; none if that cannot be told."""
+    sound = np.ones(-(-record.embeddings // record.block_rows), dtype=bool)
+    if _is_sound(folder, record.files, name):
+        return sound
+    try:
+        stored = open_array(folder / name)
+    except (OSError, SecateursError):
+        return ~sound
+    if not _is_sound(folder, record.files, _CHECKSUMS[name]) or len(stored) != record.embeddings:
+        return ~sound
+    for i, checksum in enumerate(open_array(folder / _CHECKSUMS[name])):
+        block = stored[i * record.block_rows : (i + 1) * record.block_rows]
+        sound[i] = crc32(np.ascontiguousarray(block).data) == checksum
+    return sound
 
 
 def _is_sound(folder: Path, files: Files, name: str) -> bool:

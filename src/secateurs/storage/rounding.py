@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels.maxsim import Float16Query, PreparedQuery, prepare_int8
+from ..kernels.refining import AnyQuery
 from ..progress import progress_bar
 from . import sampling
 from .files import new_array
@@ -32,7 +33,7 @@ BLOCK = 65_536  # rows converted at a time
 class Store(Protocol):
     def encode(self, embeddings: NDArray[np.float32]) -> NDArray[Any]: ...
     def decode(self, rows: NDArray[Any]) -> NDArray[np.float32]: ...
-    def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> PreparedQuery: ...
+    def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> AnyQuery: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def fit_int8(total: NDArray[np.float64], count: int, sample: NDArray[np.float16]
     return Int8Store.fit((total / max(count, 1)).astype(np.float32), sample.astype(np.float32))
 
 
-def share_clipped(embeddings: NDArray[np.float16], int8: Int8Store) -> float:
+def share_clipped(embeddings: NDArray[Any], int8: Int8Store) -> float:
     """The share of the values that the scale cuts off; of more than SAMPLE rows, estimated from SAMPLE of them."""
     sample = embeddings[:: max(1, len(embeddings) // sampling.SAMPLE)]
     clipped = 0
@@ -105,7 +106,7 @@ def reach_of(store: Int8Store, rows: Any) -> tuple[float, float]:
     return longest * (1 + 1e-6), farthest * (1 + 1e-6)
 
 
-def write_rows(path: Path, embeddings: NDArray[np.float16], store: Store, progress: bool | None) -> NDArray[Any]:
+def write_rows(path: Path, embeddings: NDArray[Any], store: Store, progress: bool | None) -> NDArray[Any]:
     """Embeddings, (embeddings, dim), to a file of rows of the same shape, a block at a time."""
     dtype = store.encode(np.empty((0, embeddings.shape[1]), dtype=np.float32)).dtype
     rows = new_array(path, dtype, embeddings.shape)

@@ -13,7 +13,16 @@ from ..progress import progress_bar
 from . import cell_lists, faiss_file
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, block_checksums
 from .codebooks import AnyCodebook, CodebookContent
-from .file_names import BLOCKS, EMBEDDING_CELLS, EMBEDDINGS, TOKEN_BLOCKS, TOKEN_IDS, TOKEN_KINDS
+from .file_names import (
+    BLOCKS,
+    EMBEDDING_CELLS,
+    EMBEDDINGS,
+    REFINEMENT_BLOCKS,
+    REFINEMENTS,
+    TOKEN_BLOCKS,
+    TOKEN_IDS,
+    TOKEN_KINDS,
+)
 from .files import new_array, open_array
 from .recipe import Recipe
 from .segments import write_frequencies
@@ -79,6 +88,8 @@ def write_checksums_and_faiss(
 ) -> None:
     """Of stored rows, `rows` as the codec reads them; the FAISS index only if the recipe has it."""
     np.save(folder / BLOCKS, block_checksums(open_array(folder / EMBEDDINGS), BLOCK_ROWS))
+    if REFINEMENTS in recipe.codec.arrays(rows.shape[1]):
+        np.save(folder / REFINEMENT_BLOCKS, block_checksums(open_array(folder / REFINEMENTS), BLOCK_ROWS))
     total = int(offsets[-1])
     if "faiss" in recipe.gather and total:
         store = recipe.codec.store(codebook)

@@ -1,7 +1,8 @@
 """Embeddings to the files of a finished segment, streaming.
 
-Embeddings are staged on disk as float16 while they come, because int8 needs the mean of all of them first. In memory
-are a number per document and per embedding, a few blocks of embeddings, and what FAISS builds, if the recipe has it.
+Embeddings are staged on disk while they come, because int8 needs the mean of all of them first: as float16, or as
+float32 for a store that keeps more. In memory are a number per document and per embedding, a few blocks of embeddings,
+and what FAISS builds, if the recipe has it.
 
 A segment comes with the codebook that gives its numbers a meaning: learnt from its embeddings, or taken over from the
 index it is added to.
@@ -44,12 +45,13 @@ class NewSegment(NamedTuple):
 class SegmentWriter:
     """Reserve and append documents, then `finish`. Use it in a `with`: a build that fails then keeps no file open."""
 
-    def __init__(self, folder: Path, dim: int | None = None) -> None:
+    def __init__(self, folder: Path, dim: int | None = None, staged: type[np.floating[Any]] = np.float16) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
         self._documents = DocumentWriter(folder / DOCUMENTS)
         names = ("rows", "token_ids", "token_kinds", "position_rows", "places")
         self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
+        self._dtype = staged
         self._places = array("q")  # where each document's place ends in its file
         self._hashes = array("Q")  # of the docnos
         self.reserved = 0
@@ -97,13 +99,13 @@ class SegmentWriter:
             self._sum = np.zeros(self.dim)
         check_embeddings(encoded, self.dim, f"document {len(self._lengths) + 1}")
         self._unit &= are_unit(encoded)
-        rows, position_rows = share_equal(encoded.embeddings.astype(np.float16))
+        rows, position_rows = share_equal(encoded.embeddings.astype(self._dtype))
         self._staged["rows"].write(rows.tobytes())
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
         self._staged["position_rows"].write(position_rows.astype(np.uint32).tobytes())
         if len(encoded):
-            self._sum += exact_sum(rows)
+            self._sum += exact_sum(rows.astype(np.float16))
         if encoded.cut:
             self._documents.mark_cut(len(self._lengths), encoded.cut)
             self._cut += 1
@@ -115,7 +117,7 @@ class SegmentWriter:
         for file in self._staged.values():
             file.flush()
         total = sum(self._lengths)
-        return total, share_clipped(_map(self._staged["rows"], np.float16, (total, self.dim or 0)), int8)
+        return total, share_clipped(_map(self._staged["rows"], self._dtype, (total, self.dim or 0)), int8)
 
     def finish(
         self,
@@ -139,7 +141,7 @@ class SegmentWriter:
         position_rows = _map(self._staged["position_rows"], np.uint32, (count,))
         positions = write_positions(folder, offsets, position_offsets, position_rows)
         frequencies = write_tokens(folder, position_offsets, token_ids, token_kinds)
-        staged: Any = _map(self._staged["rows"], np.float16, (total, dim))
+        staged: Any = _map(self._staged["rows"], self._dtype, (total, dim))
         codebook = codebook or CodebookContent(total)
         clipped, spread = 0.0, 0.0
         int8_rows: Any = None
@@ -176,12 +178,10 @@ class SegmentWriter:
         )
         return NewSegment(record, codebook, dim)
 
-    def _fit_int8(
-        self, staged: NDArray[np.float16], offsets: NDArray[np.int64], earlier: Int8Store | None
-    ) -> Int8Store:
+    def _fit_int8(self, staged: NDArray[Any], offsets: NDArray[np.int64], earlier: Int8Store | None) -> Int8Store:
         sample = sampled_rows(np.array(self._hashes, dtype=np.uint64), offsets, sample_bound(len(staged)))
         total = self._sum if len(staged) else np.zeros(staged.shape[1])
-        fitted = fit_int8(total, len(staged), staged[sample])
+        fitted = fit_int8(total, len(staged), staged[sample].astype(np.float16))
         return earlier if earlier is not None and earlier.is_near(fitted) else fitted
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
 from ..frequencies import Frequencies
-from ..kernels.maxsim import PreparedQuery, score, similarities
+from ..kernels.maxsim import score, similarities
+from ..kernels.refining import AnyQuery, RefinedQuery, refined_similarities, score_refined
 from . import faiss_file
 from .cell_lists import CellLists
 from .checksums import CheckedRows, check_bytes, check_files
@@ -29,6 +30,8 @@ from .file_names import (
     OFFSETS,
     POSITION_OFFSETS,
     POSITION_ROWS,
+    REFINEMENT_BLOCKS,
+    REFINEMENTS,
     SUMMARIES,
     TOKEN_BLOCKS,
     TOKEN_IDS,
@@ -56,6 +59,12 @@ class Segment:
         self.embeddings = CheckedRows(
             folder / EMBEDDINGS, blocks, record.block_rows, record.embeddings, entries[EMBEDDINGS][0]
         )
+        self._refinements = None  # of store int16
+        if REFINEMENTS in entries:
+            blocks = open_array(folder / REFINEMENT_BLOCKS)
+            self._refinements = CheckedRows(
+                folder / REFINEMENTS, blocks, record.block_rows, record.embeddings, entries[REFINEMENTS][0]
+            )
         token_blocks = open_array(folder / TOKEN_BLOCKS)
         self._tokens = CheckedRows(
             folder / TOKEN_IDS, token_blocks, record.token_block_rows, record.positions, np.int32, np.uint16
@@ -73,13 +82,15 @@ class Segment:
 
     @cached_property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The codec's arrays, an entry per embedding. Check rows of `embeddings` before you read them."""
-        others = {name: self._checked(name) for name in self._array_names if name != EMBEDDINGS}
-        return {EMBEDDINGS: self.embeddings.rows, **others}
+        """The codec's arrays, an entry per embedding. Check rows before you read them: see `check_rows`."""
+        by_block = {EMBEDDINGS: self.embeddings.rows}
+        if self._refinements is not None:
+            by_block[REFINEMENTS] = self._refinements.rows
+        return by_block | {name: self._checked(name) for name in self._array_names if name not in by_block}
 
     @cached_property
     def rows(self) -> Any:
-        """What reads like the stored embeddings: int8 or float16, (embeddings, dim). Check before you read."""
+        """What reads like the stored embeddings, (embeddings, dim), for the store to decode. Check before you read."""
         return self._codec.rows(self.arrays, self._codebook)
 
     @cached_property
@@ -127,17 +138,29 @@ class Segment:
             total += Frequencies.of(*self.tokens_of(documents[first : first + _DOCUMENTS_PER_BLOCK]))
         return total
 
-    def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
+    def check_rows(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
+        self.embeddings.check(starts, ends)
+        if self._refinements is not None:
+            self._refinements.check(starts, ends)
+
+    def score(self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
         """Eq. 1 for each of the documents, on the stored embeddings; with k, only the k best need be right."""
         starts, ends = self.offsets[documents], self.offsets[documents + 1]
         self.embeddings.check(starts, ends)
+        if isinstance(query, RefinedQuery):
+            assert self._refinements is not None
+            return score_refined(query, self.rows, starts, ends, k, self._refinements.check)
         return score(query, self.rows, starts, ends, k)
 
-    def similarities(self, query: PreparedQuery, document: int) -> NDArray[np.float64]:
+    def similarities(self, query: AnyQuery, document: int) -> NDArray[np.float64]:
         """(positions of the document, query embeddings), from the same products as the score."""
         start, end = self.offsets[document : document + 2]
-        self.embeddings.check(np.array([start]), np.array([end]))
-        of_rows = similarities(query, self.rows[start:end])
+        self.check_rows(np.array([start]), np.array([end]))
+        if isinstance(query, RefinedQuery):
+            of_rows = refined_similarities(query, self.rows.rows[start:end], self.rows.codes[start:end])
+        else:
+            of_rows = similarities(query, self.rows[start:end])
         first, last = self.position_offsets[document : document + 2]
         return of_rows if self.positions.rows is None else of_rows[self.positions.rows[first:last]]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from ..frequencies import Frequencies
-from ..kernels.maxsim import PreparedQuery
+from ..kernels.refining import AnyQuery
 from ..records import GATHERERS, EncodedText, GatherName, check_docno
 from .checksums import check_files
 from .codebooks import Codebook
@@ -148,7 +148,7 @@ class Snapshot:
         kept: _T = self._kept_for_good.get(name) or self._kept_for_good.setdefault(name, make())
         return kept
 
-    def score(self, query: PreparedQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
+    def score(self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
         """Eq. 1 for each of the documents; with k, only the k best need be right."""
         if len(self.segments) == 1:
             return self.segments[0].score(query, documents, k)

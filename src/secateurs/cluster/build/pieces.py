@@ -7,9 +7,9 @@
       lengths     (documents,) int64, rows of each
       positions   (documents,) int64, positions of the text of each
       cut         (documents,) int64, tokens of each beyond the encoder's limit
-      rows        (rows, dim) float16, of merged documents: see storage/merging.py
+      rows        (rows, dim) float16 or what the store stages, of merged documents: see storage/merging.py
       position_rows, token_ids, token_kinds    (positions,): see storage/position_rows.py
-      total       (dim,) float64, the exact sum of the rows
+      total       (dim,) float64, the exact sum of the rows as float16
       unit        (documents,) bool, whether the document's embeddings had length 1 before they were rounded
 
 A file appears whole or not at all. Which documents a piece has depends on nothing but the corpus and the number of
@@ -141,7 +141,8 @@ def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None
         dim = dim or text.embeddings.shape[1] or None
         check_embeddings(text, dim, place)
         encoded.append(merge_alike(text, recipe.merge, recipe.pool))
-    stored = [share_equal(text.embeddings.reshape(len(text), dim or 0).astype(np.float16)) for text in encoded]
+    staged = recipe.codec.staged
+    stored = [share_equal(text.embeddings.reshape(len(text), dim or 0).astype(staged)) for text in encoded]
     rows = np.concatenate([rows for rows, _ in stored])
     content = io.BytesIO()
     np.savez(
@@ -156,7 +157,7 @@ def write_piece(path: Path, documents: Sequence[Placed], encoder: Encoder | None
         position_rows=np.concatenate([position_rows for _, position_rows in stored]).astype(np.uint32),
         token_ids=np.concatenate([text.token_ids for text in encoded]),
         token_kinds=np.concatenate([text.token_kinds for text in encoded]),
-        total=exact_sum(rows),
+        total=exact_sum(rows.astype(np.float16)),
         unit=np.array([are_unit(text) for text in encoded], dtype=bool),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +210,7 @@ class Pieces:
             kept, lengths = self._kept(i), self._array(i, "lengths")
             part = self._array(i, "total")
             if not kept.all():
-                part = exact_sum(self._array(i, "rows")[np.repeat(kept, lengths)])
+                part = exact_sum(self._array(i, "rows")[np.repeat(kept, lengths)].astype(np.float16))
             if len(total) == 0:
                 total = np.zeros(len(part))
             if lengths.any():
@@ -230,7 +231,7 @@ class Pieces:
             offsets = np.concatenate([[0], np.cumsum(lengths[kept])])
             row_numbers = sampled_rows(self._array(i, "hashes")[kept], offsets, bound)
             if len(row_numbers):
-                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][row_numbers])
+                drawn.append(self._array(i, "rows")[np.repeat(kept, lengths)][row_numbers].astype(np.float16))
         return np.concatenate(drawn) if drawn else np.empty((0, 0), dtype=np.float16)
 
     def items(self) -> Iterator[Item]:

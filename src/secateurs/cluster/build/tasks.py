@@ -90,7 +90,8 @@ def encode_piece(
     if _is_finished(pieces, plan):
         return head.documents
     path = piece_path(pieces, source, head.number)
-    digest = f"{plan.encoder.get('fingerprint')} {plan.merge} {plan.pool} {head.digest}"
+    staged = np.dtype(plan.recipe.codec.staged).name
+    digest = f"{plan.encoder.get('fingerprint')} {staged} {plan.merge} {plan.pool} {head.digest}"
     if not is_written(path, digest):
         with granted_cores(CORES):
             write_piece(path, documents, sent_encoder or load_recorded_encoder(plan.encoder), plan.recipe, digest)

@@ -18,6 +18,7 @@ from ..codebooks import AnyCodebook, CodebookContent
 from ..rounding import Store
 from .float16 import Float16
 from .int8 import Int8
+from .int16 import Int16
 from .residual4 import Residual4
 
 Entry = tuple[type[np.generic], tuple[int, ...]]  # dtype and shape of one entry of an array
@@ -26,6 +27,7 @@ Entry = tuple[type[np.generic], tuple[int, ...]]  # dtype and shape of one entry
 class Codec(Protocol):
     needs_int8: bool  # whether rows are made from int8 rows
     needs_cells: bool  # whether a row is relative to its cell
+    staged: type[np.floating[Any]]  # what embeddings are kept as until they are stored
     int8_file: str  # of a new segment: where int8 rows go, if there are any
     codebook_files: tuple[str, ...]  # without which rows cannot be read
 
@@ -35,7 +37,7 @@ class Codec(Protocol):
     def write(
         self,
         folder: Path,
-        embeddings: NDArray[np.float16],
+        embeddings: NDArray[Any],
         int8_rows: NDArray[np.int8] | None,
         codebook: CodebookContent,
         progress: bool | None,
@@ -55,7 +57,7 @@ class Codec(Protocol):
         """Of new rows, for SegmentRecord."""
 
 
-_CODECS: Mapping[str, Codec] = {"int8": Int8(), "float16": Float16(), "residual4": Residual4()}
+_CODECS: Mapping[str, Codec] = {"int8": Int8(), "int16": Int16(), "float16": Float16(), "residual4": Residual4()}
 
 
 def codec(store: str) -> Codec:

@@ -17,6 +17,7 @@ from ..rounding import Float16Store, write_rows
 class Float16:
     needs_int8 = False
     needs_cells = False
+    staged: type[np.floating[Any]] = np.float16
     int8_file = "staged.int8.npy"
     codebook_files: tuple[str, ...] = ()
 

@@ -17,6 +17,7 @@ from ..rounding import Int8Store, reach_of
 class Int8:
     needs_int8 = True
     needs_cells = False
+    staged: type[np.floating[Any]] = np.float16
     int8_file = EMBEDDINGS
     codebook_files: tuple[str, ...] = (CENTRE,)
 
