@@ -2,12 +2,12 @@
 
     python benchmarks/engines.py --collection DIR --cache DIR --environments DIR [--engines NAME ...] [--rounds 3]
 
-Engines are the adapters in benchmarks/peers: secateurs, faiss (the paper's pipeline, in this package), bm25 (followed
-by exact MaxSim), tachiom, xtr-warp, fast-plaid, lancedb. Those of others run in virtual environments that
-benchmarks/peers/environments.py makes; one that is not there is named and skipped. Indexes are built once, each in a
-process of its own, and kept in the cache with what building took. Then the engines search in turn, as many rounds as
-asked for, and the median time of each query counts. Writes CACHE/NAME.engines.json and prints the table for the docs;
---plot FILE.svg draws it.
+Engines are the adapters in benchmarks/peers: secateurs, int16 (secateurs with that store), faiss (the paper's pipeline,
+in this package), bm25 (followed by exact MaxSim), tachiom, xtr-warp, fast-plaid, lancedb. Those of others run in
+virtual environments that benchmarks/peers/environments.py makes; one that is not there is named and skipped. Indexes
+are built once, each in a process of its own, and kept in the cache with what building took. Then the engines search in
+turn, as many rounds as asked for, and the median time of each query counts. Writes CACHE/NAME.engines.json and prints
+the table for the docs; --plot FILE.svg draws it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from judged import encode, measure, progress, read_queries
 from rich.console import Console
 
 PEERS = Path(__file__).parent / "peers"
-OURS = ("secateurs", "faiss", "bm25")  # in this environment
+OURS = ("secateurs", "int16", "faiss", "bm25")  # in this environment
 ENGINES = (*OURS, "tachiom", "xtr-warp", "fast-plaid", "lancedb")
 say = Console(stderr=True).print
 
@@ -40,7 +40,7 @@ def export(folder: Path, cache: Path, most_queries: int) -> tuple[Path, list[ir_
     docnos = segment.documents.docnos(range(len(segment)))
     if not (data / "exact.npy").is_file():
         data.mkdir(exist_ok=True)
-        for name in ("embeddings.npy", "offsets.npy", "token_ids.npy"):
+        for name in ("embeddings.npy", "offsets.npy", "token_ids.npy", "token_kinds.npy"):
             (data / name).unlink(missing_ok=True)
             (data / name).symlink_to((segment.folder / name).resolve())
         with (data / "texts.jsonl").open("w", encoding="utf-8") as file:
@@ -107,7 +107,6 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """One line of the table per setting."""
     exact = np.load(data / "exact.npy")
-    embeddings = len(np.load(data / "token_ids.npy", mmap_mode="r"))
     lines = []
     for i, setting in enumerate(rounds[0]["settings"]):
         times = np.median([result["milliseconds"][i] for result in rounds], axis=0)
@@ -129,7 +128,7 @@ def rows_of(
                 "recall@10": float(np.mean(shared)),
                 "told": {name: float(np.median([r["told"][i][name] for r in rounds])) for name in rounds[0]["told"][i]},
                 "build_seconds": built["build_seconds"],
-                "bytes_per_embedding": built["bytes"] / embeddings,
+                "bytes_per_document": built["bytes"] / len(docnos),
                 "build_memory": built["peak_memory"],
                 "search_memory": max(result["peak_memory"] for result in rounds),
                 "version": rounds[0]["version"],
@@ -140,7 +139,7 @@ def rows_of(
 
 def worth_showing(lines: list[dict[str, Any]], exact: float) -> list[dict[str, Any]]:
     """Of ours everything; of others the default, the fastest that is as good as exhaustive, and the most faithful."""
-    if lines[0]["engine"] in ("secateurs", "faiss"):
+    if lines[0]["engine"] in ("secateurs", "int16", "faiss"):
         return lines
     good = [line for line in lines if line["nDCG@10"] >= exact - 0.005]
     chosen = [lines[0], max(lines, key=lambda line: (line["recall@10"], -line["mean_ms"]))]
@@ -151,7 +150,9 @@ def worth_showing(lines: list[dict[str, Any]], exact: float) -> list[dict[str, A
 
 def print_table(table: list[dict[str, Any]], exact: float) -> None:
     default = table[0]["mean_ms"]
-    print("| engine | setting | ms | p99 ms | times ours | nDCG@10 | recall@10 | scored | build s | bytes | build MB |")
+    print(
+        "| engine | setting | ms | p99 ms | times ours | nDCG@10 | recall@10 | scored | build s | bytes per document | build MB |"
+    )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for engine in dict.fromkeys(line["engine"] for line in table):
         for line in worth_showing([line for line in table if line["engine"] == engine], exact):
@@ -169,7 +170,7 @@ def print_table(table: list[dict[str, Any]], exact: float) -> None:
                 *quality,
                 scored,
                 f"{line['build_seconds']:.0f}",
-                f"{line['bytes_per_embedding']:.0f}",
+                f"{line['bytes_per_document']:,.0f}",
                 f"{line['build_memory'] / 1e6:,.0f}",
             ]
             print(f"| {' | '.join(cells)} |")
@@ -183,11 +184,15 @@ def draw(table: list[dict[str, Any]], exact: float, name: str, path: Path) -> No
     from matplotlib import pyplot
 
     colours = dict(
-        zip(ENGINES, ("#d55e00", "#0072b2", "#999999", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"), strict=True)
+        zip(
+            ENGINES,
+            ("#d55e00", "#7f3b08", "#0072b2", "#999999", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+            strict=True,
+        )
     )
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     for panel, measured in zip(axes, ("recall@10", "nDCG@10"), strict=True):
-        for engine, marker in zip(ENGINES, "osD^vPX", strict=True):
+        for engine, marker in zip(ENGINES, "o*sD^vPX", strict=True):
             lines = [line for line in table if line["engine"] == engine and "read" not in line["setting"]]
             lines = [line for line in lines if line["setting"] != {"effort": "exact"}]
             points = sorted((line["mean_ms"], line[measured]) for line in lines)

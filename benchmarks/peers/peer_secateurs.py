@@ -1,5 +1,7 @@
 """Secateurs itself: cells, at several efforts and with several numbers of kept query embeddings.
 
+The index is what the built-in encoder makes by default: merged documents, a background, and the kinds of tokens.
+
 The setting {"read": true} is no search. It reads the rows that the default search would score, once, and so tells how
 fast scoring could be if it were nothing but memory.
 """
@@ -18,6 +20,7 @@ import numpy as np
 
 PACKAGE = "secateurs"
 GATHER = "cells"
+STORE = "int8"
 DEFAULT: dict[str, Any] = {}
 SWEEP: list[dict[str, Any]] = [
     {"effort": "fast"},
@@ -44,16 +47,27 @@ def prepare(data: common.Data) -> common.Data:
 def documents(data: common.Data) -> Iterator[Any]:
     from secateurs import Document, EncodedText
 
+    kinds = np.load(data.folder / "token_kinds.npy", mmap_mode="r")
     for place, (start, end) in enumerate(zip(data.starts, data.ends, strict=True)):
-        token_ids = data.token_ids[start:end]
-        encoded = EncodedText(data.embeddings[start:end], token_ids, np.zeros(len(token_ids)))
+        encoded = EncodedText(data.embeddings[start:end], data.token_ids[start:end], kinds[start:end])
         yield Document(str(place), encoded=encoded)
 
 
 def build(data: common.Data, index: Path, **options: Any) -> None:
     from secateurs import Index
+    from secateurs.encoders.onnx import MERGE
 
-    Index.build(index / "index.sec", documents(data), encoder=None, gather=GATHER, progress=False, **options)
+    Index.build(
+        index / "index.sec",
+        documents(data),
+        encoder=None,
+        store=STORE,
+        gather=GATHER,
+        merge=MERGE,
+        background="english",
+        progress=False,
+        **options,
+    )
 
 
 def load(index: Path) -> Any:
@@ -63,22 +77,19 @@ def load(index: Path) -> Any:
 
 
 def queries(data: Path, loaded: Any) -> list[Query]:
-    from secateurs import EncodedText, SearchSettings
-    from secateurs.effort import make_plan
+    from secateurs import EncodedText
     from secateurs.gather import gatherer
-    from secateurs.pruning import prune
 
     names = ("queries.npy", "query_token_ids.npy", "query_token_kinds.npy")
     rows, token_ids, token_kinds = (np.load(data / name) for name in names)
     (segment,) = loaded.snapshot.segments
-    made = []
+    prepared = []
     for a, b in pairwise(np.load(data / "query_offsets.npy")):
         encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b])
-        planned = make_plan(SearchSettings(gather=GATHER), encoded, loaded.gatherers, len(loaded))
-        kept = prune(encoded, loaded.frequencies, planned.p)
-        found, _ = gatherer(loaded.snapshot, planned.gather).gather(encoded, kept, planned)
-        made.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
-    return made
+        decision = loaded.decide(encoded, gather=GATHER)
+        found, _ = gatherer(loaded.snapshot, GATHER).gather(encoded, decision.kept, decision.plan)
+        prepared.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
+    return prepared
 
 
 def search(loaded: Any, query: Query, k: int, read: bool = False, **setting: Any) -> Any:
