@@ -151,7 +151,7 @@ def worth_showing(lines: list[dict[str, Any]], exact: float) -> list[dict[str, A
 def print_table(table: list[dict[str, Any]], exact: float) -> None:
     default = table[0]["mean_ms"]
     print(
-        "| engine | setting | ms | p99 ms | times ours | nDCG@10 | recall@10 | scored | build s | bytes per document | build MB |"
+        "| engine | setting | ms | p99 ms | times ours | nDCG@10 | recall@10 | scored | build s | bytes a document | build MB |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for engine in dict.fromkeys(line["engine"] for line in table):
