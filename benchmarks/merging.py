@@ -18,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,21 +123,33 @@ def measure_collection(
 
 
 def print_tables(lines: list[dict[str, Any]], ways: Sequence[str]) -> None:
+    """A table for each quantity: a row for each way, a column for each collection."""
     tests = max(len(ways) - 1, 1)
-    for collection in dict.fromkeys(line["collection"] for line in lines):
-        of_collection = [line for line in lines if line["collection"] == collection]
-        first = of_collection[0]
-        print(f"\n{collection}: {first['queries']} queries, {first['documents']:,} documents\n")
-        print("| | embeddings | bytes per document | nDCG@10 exhaustive | default | exact ten exhaustive | default |")
-        print("|---|---|---|---|---|---|---|")
+    by_place = {(line["collection"], line["way"], line["search"]): line for line in lines}
+    collections = list(dict.fromkeys(line["collection"] for line in lines))
+
+    def print_table(
+        title: str, value: Callable[[dict[str, Any], dict[str, Any]], str], search: str = "default"
+    ) -> None:
+        """`value` is of a line, and of the line with all embeddings."""
+        print(f"\n{title}\n\n| | {' | '.join(collections)} |\n|---|{'---|' * len(collections)}")
         for way in ways:
-            pair = {line["search"]: line for line in of_collection if line["way"] == way}
-            scores = [
-                f"{pair[name]['nDCG@10']:.4f}{'*' if pair[name]['p'] * tests < 0.05 else ''}" for name in SEARCHES
-            ]
-            recalls = [f"{pair[name]['recall']:.3f}" for name in SEARCHES]
-            share = pair["default"]["embeddings"] / first["embeddings"]
-            print(f"| {way} | {share:.0%} | {pair['default']['bytes']:,.0f} | {' | '.join([*scores, *recalls])} |")
+            cells = [value(by_place[name, way, search], by_place[name, ways[0], search]) for name in collections]
+            print(f"| {way} | {' | '.join(cells)} |")
+
+    def score(line: dict[str, Any], _: dict[str, Any]) -> str:
+        return f"{line['nDCG@10']:.4f}{'*' if line['p'] * tests < 0.05 else ''}"
+
+    for name in collections:
+        first = by_place[name, ways[0], "default"]
+        print(
+            f"{name}: {first['queries']} queries, {first['documents']:,} documents, {first['embeddings']:,} embeddings"
+        )
+    print_table("Embeddings", lambda line, first: f"{line['embeddings'] / first['embeddings']:.0%}")
+    print_table("Bytes per document, without its text", lambda line, _: f"{line['bytes']:,.0f}")
+    print_table("nDCG@10, default search", score)
+    print_table("nDCG@10, exhaustive", score, "exhaustive")
+    print_table("Of the exact ten, default search", lambda line, _: f"{line['recall']:.3f}")
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:

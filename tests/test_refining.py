@@ -137,7 +137,8 @@ def test_the_k_best_are_refined_and_few_others(seed: int, count: int, k: int) ->
     rng = np.random.default_rng(seed)
     query = unit(rng, count, 32)
     embeddings = unit(rng, 4000, 32)
-    embeddings[:600] = query[rng.integers(0, count, 600)] + 0.1 * rng.normal(size=(600, 32)).astype(np.float32)
+    near = query[rng.integers(0, count, 600)] + 0.1 * rng.normal(size=(600, 32)).astype(np.float32)
+    embeddings[:600] = near / np.linalg.norm(near, axis=1, keepdims=True)  # longer ones would be clipped, see the docs
     embeddings = embeddings[rng.permutation(4000)]
     _, rows, prepared = make(embeddings, query)
     starts, ends = np.arange(0, 4000, 10), np.arange(10, 4010, 10)

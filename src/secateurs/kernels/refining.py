@@ -30,7 +30,7 @@ BITS = 7
 FINENESS = 1 << BITS  # values are whole numbers of steps / 128
 _CLIPPED = np.rint(FINENESS * (126.5 + 128 * (np.arange(256) / 255) ** 2)).astype(np.int16)  # (256,) where |row| = 127
 _FARTHEST = int(_CLIPPED[-1])
-_SLACK = 1.0  # see prepare_refined
+_FEW = 6  # deviations that a document's two scores differ by less than, where a query has few embeddings
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,9 @@ def prepare_refined(
 
     If the errors of the dimensions are independent, a similarity on int8 rows is wrong by |q| step / sqrt(12) because
     the row is rounded, and by unit |row| / sqrt(12) because the query is. These are standard deviations. The errors of
-    one document's similarities are not independent, so the slack goes by the sum of their deviations. It is 4 to 7
-    times the deviation of the difference between a document's two scores: see docs/index-format.md.
+    one document's similarities are not independent, so the slack goes by the sum of their deviations. For 32 embeddings
+    it is 4 to 7 times the deviation of the difference between a document's two scores: see docs/index-format.md. For
+    few embeddings the sum is less than that, so the slack is at least six times the root of the sum of squares.
     """
     coarse = prepare_int8(query, centre, step, positions, reach)
     count, dim = query.shape
@@ -104,7 +105,8 @@ def prepare_refined(
     _split(query, high, low, packed, unit, length)
     slack = np.inf
     if reach is not None:
-        slack = _SLACK * float(np.hypot(length * step, coarse.unit * reach[1]).sum()) / 12**0.5
+        deviations = np.hypot(length * step, coarse.unit * reach[1]) / 12**0.5  # (query embeddings,)
+        slack = max(float(deviations.sum()), _FEW * float(np.linalg.norm(deviations)))
     return RefinedQuery(coarse, high, low, unit * step, packed, slack)
 
 
