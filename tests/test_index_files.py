@@ -35,9 +35,16 @@ FILES = {
         "faiss.index",
         "cell_offsets.npy",
         "cell_documents.npy",
-        "embedding_cells.npy",
+        "code_numbers.npy",
     ),
-    "codebooks": ("centre.npy", "cell_centroids.npy", "cell_groups.npy", "levels.npy", "background.npy"),
+    "codebooks": (
+        "centre.npy",
+        "cell_centroids.npy",
+        "cell_groups.npy",
+        "code_centroids.npy",
+        "code_levels.npy",
+        "background.npy",
+    ),
     "deletions": ("numbers.npy", "frequencies.npy"),
 }
 EVERY_FILE = [f"{part}/{name}" for part, names in FILES.items() for name in names]

@@ -76,7 +76,7 @@ def test_scores_are_the_same_without_the_cpus_own_instruction(count: int, monkey
     bounds = np.array([0, 1, 9, 17, 120, 300])
     query = maxsim.prepare_int8(rng.normal(size=(count, 96)).astype(np.float32), np.zeros(96, np.float32), 0.01)
     expected = maxsim.score(query, rows, bounds[:-1], bounds[1:])
-    kernels = ("_sixteen_maxima", "_thirty_two_maxima", "_score_int8")
+    kernels = ("sixteen_maxima", "thirty_two_maxima", "_score_document", "_score_int8")
     without_the_instruction(monkeypatch, maxsim, *kernels)
     assert maxsim.score(query, rows, bounds[:-1], bounds[1:]).tolist() == expected.tolist()
     for name in kernels:

@@ -5,9 +5,10 @@ import pytest
 
 from secateurs import Document, EncodedText, Index
 from secateurs.errors import UsageError
+from secateurs.kernels.decoding import CodedRows, encode_rows
 from secateurs.kernels.maxsim import maxsim
+from secateurs.storage.code_tables import CodeTable, fit_levels
 from secateurs.storage.codecs import codec
-from secateurs.storage.codecs.residual4 import Residuals, encode_residuals, fit_levels
 from secateurs.storage.rounding import Float16Store, Int8Store
 
 
@@ -39,19 +40,22 @@ def test_an_unknown_store_names_the_known_ones() -> None:
 
 
 def test_two_residual_codes_share_a_byte() -> None:
-    levels = np.arange(-8, 8, dtype=np.int8) * 3
-    rows = np.array([[10, 11, -24, 127]], dtype=np.int8)
-    centroids = np.array([[10, 5, 0, -127]], dtype=np.int8)
-    # differences 0, 6, -24, 254: levels 0, 6, -24 and, of too far, the last; dimensions 0 and 2 meet in byte 0
-    assert encode_residuals(rows, centroids, levels).tolist() == [[8 | 0 << 4, 10 | 15 << 4]]
-    decoded = Residuals(
-        encode_residuals(rows, centroids, levels), np.array([0], dtype=np.uint32), centroids, levels, dim=3
-    )
-    assert decoded[:1].tolist() == [[10, 11, -24]]
+    int8 = Int8Store(np.zeros(4, dtype=np.float32), step=0.5)
+    levels = np.arange(-8, 8) * 1.5  # three steps apart
+    table = CodeTable(np.array([[5, 2.5, 0, 0]], np.float16), levels[None].astype(np.float16)).rounded(int8)
+    assert table[0].tolist() == [10, 5, 0, 0, *range(-24, 24, 3)]
+    assert table[1].tolist() == [10, 5, 0, 0, *range(-48, 48, 6)]  # twice as wide
+    rows = np.array([[10, 11, -24, 0], [58, 5, -48, 0]], dtype=np.int8)
+    codes, numbers = np.empty((2, 2), dtype=np.uint8), np.zeros(2, dtype=np.uint16)
+    encode_rows(rows, table, numbers, codes)
+    # differences 0, 6, -24, 0 are codes 8, 10, 0, 8: dimensions 0 and 2 meet in byte 0
+    assert codes[0].tolist() == [8 | 0 << 4, 10 | 8 << 4]
+    assert numbers.tolist() == [0, 1]  # the second row is too far for the narrow levels
+    assert CodedRows(codes, numbers, table, dim=3)[:].tolist() == [[10, 11, -24], [52, 5, -48]]
 
 
 def test_levels_settle_where_the_values_are() -> None:
-    values = np.repeat(np.arange(-40, 40, 5), 100).astype(np.int16)
+    values = np.repeat(np.arange(-40.0, 40, 5), 100)
     assert fit_levels(values).tolist() == list(range(-40, 40, 5))
 
 

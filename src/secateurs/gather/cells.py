@@ -14,7 +14,6 @@ MASKs prefer much the same documents and gathering does not compare them (docs/i
     cell_offsets.npy     (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
     cell_documents.npy   (listed,) int32: numbers of documents, ascending within a cell, each once
     summaries.npy        (documents, width) uint8: the row of each document's summary; if documents have one
-    embedding_cells.npy  (embeddings,) uint32: the cell of each embedding; store residual4 only
 
 The first two belong to the codebook, which all segments share, so that a query is compared with each centroid once;
 the others belong to a segment. storage/cell_lists.py makes them.

@@ -19,20 +19,10 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from .decoding import CodedRows, decode_rows, prefetch_rows
 from .heap import replace_lowest
-from .simd import (
-    LANES,
-    compiled,
-    fill,
-    larger,
-    load,
-    multiply_add,
-    pack,
-    prefetch,
-    round_query,
-    splat,
-    store,
-)
+from .maxima import sixteen_maxima, thirty_two_maxima
+from .simd import LANES, compiled, pack, round_query
 
 _ROWS_PER_BLOCK = 8192  # products of one block, (8192, 32) float32 = 1 MiB, stay in the second-level cache
 _MANY = 2000  # documents from which on dropping documents early saves time
@@ -114,7 +104,9 @@ def score(
             best, bounds = np.full(k, -np.inf), query.bounds()  # a heap, the lowest in front
         positions = query.positions
         lanes = query.packed, query.start, positions, query.scale[positions], query.bias[positions], bounds, best, slack
-        if isinstance(rows, np.ndarray) and rows.shape[1] % 4 == 0:
+        if isinstance(rows, CodedRows):
+            _score_coded(*rows.parts, starts, ends, *lanes, scores)
+        elif isinstance(rows, np.ndarray) and rows.shape[1] % 4 == 0:
             _score_int8(rows, starts, ends, *lanes, scores)
         else:
             for documents, block, edges in _blocks(rows, starts, ends):
@@ -225,147 +217,105 @@ def _score_int8(
     slack: float,
     scores: NDArray[np.float64],
 ) -> None:
-    """Scores of documents from their rows in place.
+    """Scores of documents from their rows in place."""
+    products = np.empty(len(start) + LANES, dtype=np.int32)
+    values = np.empty((3, len(positions)))
+    for i in range(len(starts)):
+        following = starts[min(i + 1, len(starts) - 1)]
+        place = starts[i], ends[i], following
+        scores[i] = _score_document(
+            rows, place, packed, start, positions, scale, bias, bounds, best, slack, products, values
+        )
+
+
+@compiled
+def _score_coded(
+    codes: NDArray[np.uint8],
+    numbers: NDArray[np.uint16],
+    table: NDArray[np.int8],
+    starts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    packed: NDArray[np.int8],
+    start: NDArray[np.int32],
+    positions: NDArray[np.int64],
+    scale: NDArray[np.float64],
+    bias: NDArray[np.float64],
+    bounds: NDArray[np.void],
+    best: NDArray[np.float64],
+    slack: float,
+    scores: NDArray[np.float64],
+) -> None:
+    """The same from codes. A document is decoded into an array that stays in the first-level cache."""
+    products = np.empty(len(start) + LANES, dtype=np.int32)
+    values = np.empty((3, len(positions)))
+    longest = 0
+    for i in range(len(starts)):
+        longest = max(longest, ends[i] - starts[i])
+    rows = np.empty((longest, 2 * codes.shape[1]), dtype=np.uint8)
+    for i in range(len(starts)):
+        following = min(i + 1, len(starts) - 1)
+        prefetch_rows(codes, numbers, starts[following], ends[following])
+        decode_rows(codes, numbers, table, starts[i], ends[i], rows)
+        place = 0, ends[i] - starts[i], -1
+        scores[i] = _score_document(
+            rows, place, packed, start, positions, scale, bias, bounds, best, slack, products, values
+        )
+
+
+@compiled
+def _score_document(
+    rows: NDArray[Any],
+    place: tuple[int, int, int],
+    packed: NDArray[np.int8],
+    start: NDArray[np.int32],
+    positions: NDArray[np.int64],
+    scale: NDArray[np.float64],
+    bias: NDArray[np.float64],
+    bounds: NDArray[np.void],
+    best: NDArray[np.float64],
+    slack: float,
+    products: NDArray[np.int32],
+    values: NDArray[np.float64],
+) -> float:
+    """The score of the document at `place`: rows begin to end, int8 or uint8 with 128 added; and where the next begins.
 
     The similarities are added in the order of the query's positions, so that a score depends neither on what else is
-    scored nor on the lanes' order.
+    scored nor on the lanes' order. `products` and `values` are room to work in.
     """
+    begin, end, following = place
     blocks = len(start) // LANES
     count = len(positions)
     stride = 1 if len(bounds) else 2  # blocks between two chances to drop the document
-    products = np.empty((blocks + 1) * LANES, dtype=np.int32)
-    similarity = np.empty(count)
-    by_position = np.empty(count)
-    most = np.empty(count)
-    for i in range(len(starts)):
-        following = starts[min(i + 1, len(starts) - 1)]
-        upper_bound = slack
-        dropped = False
-        for block in range(0, blocks, stride):
-            if stride == 1 or block + 1 == blocks:
-                _sixteen_maxima(rows, starts[i], ends[i], following, packed, start, block, products)
-            else:
-                _thirty_two_maxima(rows, starts[i], ends[i], following, packed, start, block, products)
-            first, last = block * LANES, min((block + stride) * LANES, count)
-            for at in range(first, last):
-                similarity[at] = scale[at] * products[at] + bias[at]
-            if len(bounds) == 0:
-                continue
-            for at in range(first, last):
-                upper_bound += similarity[at] - (most[at] if block else 0.0)
-            for m in range(len(bounds)) if block == 0 else range(0):
-                bound = bounds[m]
-                y = min(similarity[bound.nearest] + bound.hidden_nearest, bound.turning_point)
-                remainder = max(bound.longest**2 - (y * bound.inverse_length) ** 2, 0.0)
-                most[LANES + m] = bound.along * y + bound.across * np.sqrt(remainder) + bound.hidden
-                upper_bound += most[LANES + m]
-            if block + 1 < blocks and upper_bound < best[0]:
-                dropped = True
-                break
-        if dropped:
-            scores[i] = -np.inf
+    similarity, by_position, most = values[0], values[1], values[2]
+    upper_bound = slack
+    for block in range(0, blocks, stride):
+        if stride == 1 or block + 1 == blocks:
+            sixteen_maxima(rows, begin, end, following, packed, start, block, products)
+        else:
+            thirty_two_maxima(rows, begin, end, following, packed, start, block, products)
+        first, last = block * LANES, min((block + stride) * LANES, count)
+        for at in range(first, last):
+            similarity[at] = scale[at] * products[at] + bias[at]
+        if len(bounds) == 0:
             continue
-        for at in range(count):
-            by_position[positions[at]] = similarity[at]
-        total = 0.0
-        for position in range(count):
-            total += by_position[position]
-        scores[i] = total
-        if len(best) and total > best[0]:
-            replace_lowest(best, total)
-
-
-@compiled
-def _thirty_two_maxima(
-    rows: NDArray[np.int8],
-    begin: int,
-    end: int,
-    following: int,
-    packed: NDArray[np.int8],
-    start: NDArray[np.int32],
-    block: int,
-    products: NDArray[np.int32],
-) -> None:
-    """Over rows begin to end, the largest product with each lane of two blocks. Four rows at a time.
-
-    After the last row the last row is taken again: it changes no maximum. The next document begins at row `following`;
-    its cache lines are prefetched, because documents are anywhere in memory.
-    """
-    dim = rows.shape[1]
-    groups = dim // 4
-    size = 4 * LANES
-    last = end - 1
-    lowest = fill(np.int32(-(2**31)))
-    maxima0, maxima1 = lowest, lowest
-    first0, second0 = load(start, block * size), load(start, (block + 1) * size)
-    for row in range(begin, end, 4):
-        for line in range(0, 4 * dim, 64):
-            prefetch(rows, (following + row - begin) * dim + line)
-        at0, at1 = row * dim, min(row + 1, last) * dim
-        at2, at3 = min(row + 2, last) * dim, min(row + 3, last) * dim
-        sum0, sum1, sum2, sum3 = first0, first0, first0, first0
-        sum4, sum5, sum6, sum7 = second0, second0, second0, second0
-        for group in range(groups):
-            first = load(packed, (block * groups + group) * size)
-            second = load(packed, ((block + 1) * groups + group) * size)
-            row0 = splat(rows, at0 + 4 * group)
-            row1 = splat(rows, at1 + 4 * group)
-            row2 = splat(rows, at2 + 4 * group)
-            row3 = splat(rows, at3 + 4 * group)
-            sum0 = multiply_add(sum0, row0, first)
-            sum1 = multiply_add(sum1, row1, first)
-            sum2 = multiply_add(sum2, row2, first)
-            sum3 = multiply_add(sum3, row3, first)
-            sum4 = multiply_add(sum4, row0, second)
-            sum5 = multiply_add(sum5, row1, second)
-            sum6 = multiply_add(sum6, row2, second)
-            sum7 = multiply_add(sum7, row3, second)
-        maxima0 = larger(maxima0, larger(larger(sum0, sum1), larger(sum2, sum3)))
-        maxima1 = larger(maxima1, larger(larger(sum4, sum5), larger(sum6, sum7)))
-    store(products, block * size, maxima0)
-    store(products, (block + 1) * size, maxima1)
-
-
-@compiled
-def _sixteen_maxima(
-    rows: NDArray[np.int8],
-    begin: int,
-    end: int,
-    following: int,
-    packed: NDArray[np.int8],
-    start: NDArray[np.int32],
-    block: int,
-    products: NDArray[np.int32],
-) -> None:
-    """The same for one block. Eight rows at a time, because as many sums hide how long one addition takes."""
-    dim = rows.shape[1]
-    groups = dim // 4
-    size = 4 * LANES
-    last = end - 1
-    maxima = fill(np.int32(-(2**31)))
-    start0 = load(start, block * size)
-    for row in range(begin, end, 8):
-        for line in range(0, 8 * dim if block == 0 else 0, 64):
-            prefetch(rows, (following + row - begin) * dim + line)
-        at0, at1 = row * dim, min(row + 1, last) * dim
-        at2, at3 = min(row + 2, last) * dim, min(row + 3, last) * dim
-        at4, at5 = min(row + 4, last) * dim, min(row + 5, last) * dim
-        at6, at7 = min(row + 6, last) * dim, min(row + 7, last) * dim
-        sum0, sum1, sum2, sum3 = start0, start0, start0, start0
-        sum4, sum5, sum6, sum7 = start0, start0, start0, start0
-        for group in range(groups):
-            query = load(packed, (block * groups + group) * size)
-            sum0 = multiply_add(sum0, splat(rows, at0 + 4 * group), query)
-            sum1 = multiply_add(sum1, splat(rows, at1 + 4 * group), query)
-            sum2 = multiply_add(sum2, splat(rows, at2 + 4 * group), query)
-            sum3 = multiply_add(sum3, splat(rows, at3 + 4 * group), query)
-            sum4 = multiply_add(sum4, splat(rows, at4 + 4 * group), query)
-            sum5 = multiply_add(sum5, splat(rows, at5 + 4 * group), query)
-            sum6 = multiply_add(sum6, splat(rows, at6 + 4 * group), query)
-            sum7 = multiply_add(sum7, splat(rows, at7 + 4 * group), query)
-        maxima = larger(maxima, larger(larger(sum0, sum1), larger(sum2, sum3)))
-        maxima = larger(maxima, larger(larger(sum4, sum5), larger(sum6, sum7)))
-    store(products, block * size, maxima)
+        for at in range(first, last):
+            upper_bound += similarity[at] - (most[at] if block else 0.0)
+        for m in range(len(bounds)) if block == 0 else range(0):
+            bound = bounds[m]
+            y = min(similarity[bound.nearest] + bound.hidden_nearest, bound.turning_point)
+            remainder = max(bound.longest**2 - (y * bound.inverse_length) ** 2, 0.0)
+            most[LANES + m] = bound.along * y + bound.across * np.sqrt(remainder) + bound.hidden
+            upper_bound += most[LANES + m]
+        if block + 1 < blocks and upper_bound < best[0]:
+            return -np.inf
+    for at in range(count):
+        by_position[positions[at]] = similarity[at]
+    total = 0.0
+    for position in range(count):
+        total += by_position[position]
+    if len(best) and total > best[0]:
+        replace_lowest(best, total)
+    return total
 
 
 @compiled

@@ -110,7 +110,7 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, kind, _VECTOR)
 
 
-def _pointer(context: Any, builder: Any, target: Any, kind: Any, array: Any, offset: Any) -> Any:
+def pointer_to(context: Any, builder: Any, target: Any, kind: Any, array: Any, offset: Any) -> Any:
     data = builder.bitcast(context.make_array(kind)(context, builder, array).data, _I8.as_pointer())
     return builder.bitcast(builder.gep(data, [offset]), target.as_pointer())
 
@@ -126,7 +126,7 @@ def load(context: Any, array: Any, offset: Any) -> Any:
     """Sixteen int32, or 64 bytes, from a byte offset into an array."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.load(_pointer(context, builder, _VECTOR, signature.args[0], *arguments), align=1)
+        return builder.load(pointer_to(context, builder, _VECTOR, signature.args[0], *arguments), align=1)
 
     return _lanes(array, types.intp), generate
 
@@ -134,7 +134,7 @@ def load(context: Any, array: Any, offset: Any) -> Any:
 @intrinsic  # type: ignore[untyped-decorator]
 def store(context: Any, array: Any, offset: Any, lanes: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.store(arguments[2], _pointer(context, builder, _VECTOR, signature.args[0], *arguments[:2]), align=1)
+        builder.store(arguments[2], pointer_to(context, builder, _VECTOR, signature.args[0], *arguments[:2]), align=1)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, _lanes), generate
@@ -152,17 +152,20 @@ def fill(context: Any, value: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def splat(context: Any, array: Any, offset: Any) -> Any:
-    """Four int8 from a byte offset, each with 128 added, in all lanes."""
+    """Four int8 from a byte offset, each with 128 added, in all lanes. uint8 have it added already."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if signature.args[0].dtype == types.uint8:
+            four = builder.load(pointer_to(context, builder, _I32, signature.args[0], *arguments), align=1)
+            return _everywhere(builder, four)
         # Copying to all lanes is part of the load here; LLVM would spend an instruction on it. LLVM does not know that
-        # this line reads memory, so a kernel must not write what it splats.
+        # this line reads memory, so a kernel must not write the int8 that it splats.
         if HAS_VNNI:
-            pointer = _pointer(context, builder, _I8, signature.args[0], *arguments)
+            pointer = pointer_to(context, builder, _I8, signature.args[0], *arguments)
             flip = ir.Constant(_VECTOR, [0x80808080 - 2**32] * LANES)
             function = ir.FunctionType(_VECTOR, [pointer.type, _VECTOR])
             return builder.asm(function, "vpxord ($1){1to16}, $2, $0", "=v,r,v", [pointer, flip], False)
-        four = builder.load(_pointer(context, builder, _I32, signature.args[0], *arguments), align=1)
+        four = builder.load(pointer_to(context, builder, _I32, signature.args[0], *arguments), align=1)
         return _everywhere(builder, builder.xor(four, ir.Constant(_I32, 0x80808080 - 2**32)))
 
     return _lanes(array, types.intp), generate
@@ -197,7 +200,7 @@ def splat_pair(context: Any, array: Any, offset: Any) -> Any:
     """Two int16 from a byte offset, in all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        two = builder.load(_pointer(context, builder, _I32, signature.args[0], *arguments), align=1)
+        two = builder.load(pointer_to(context, builder, _I32, signature.args[0], *arguments), align=1)
         return _everywhere(builder, two)
 
     return _lanes(array, types.intp), generate
@@ -246,7 +249,7 @@ def prefetch(context: Any, array: Any, offset: Any) -> Any:
     """Have the cache line at a byte offset brought near while other work is done."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = _pointer(context, builder, _I8, signature.args[0], *arguments)
+        pointer = pointer_to(context, builder, _I8, signature.args[0], *arguments)
         name = "llvm.prefetch.p0" if "i8*" not in str(pointer.type) else "llvm.prefetch.p0i8"
         kind = ir.FunctionType(ir.VoidType(), [pointer.type, _I32, _I32, _I32])
         function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)

@@ -1,7 +1,7 @@
 """Which documents are in which cell: of new cells, of cells that are there already, or merged from several segments.
 
-All three write cell_offsets.npy and cell_documents.npy of one segment; the first two also fill `embedding_cells`, an
-array for the cell of each embedding, if it is given.
+All three write cell_offsets.npy and cell_documents.npy of one segment; the first also fills `embedding_cells`, an array
+for the cell of each embedding, if it is given.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ def assign_to_cells(
     offsets: NDArray[np.int64],
     rows: Any,
     centroids: NDArray[np.int8],
-    embedding_cells: EmbeddingCells | None,
     on_progress: Callable[[int], None] = lambda embeddings: None,
 ) -> float:
     """Put each int8 row into the cell of its nearest centroid; give the mean squared distance."""
@@ -91,8 +90,6 @@ def assign_to_cells(
         block = whole_dwords(rows[start : start + _BLOCK])
         distances += float(_squared_distances(block, centroids[cells[numbers]]).sum())
         on_progress(len(numbers))
-    if embedding_cells is not None:
-        embedding_cells[:] = cells
     documents = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)).astype(np.int32)
     _save_pairs(folder, cells, documents, len(centroids))
     return distances / max(total, 1)

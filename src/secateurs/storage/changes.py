@@ -20,20 +20,20 @@ from numpy.typing import NDArray
 from ..corpus import OnBad, to_document
 from ..encoders import Encoder
 from ..errors import SecateursError
-from ..records import Changes, Document
+from ..records import Changes
 from ..version import __version__
 from .checksums import describe_files
 from .compaction import (
     clips_too_much,
     has_outgrown,
-    live_documents,
     merge,
     rewrite,
+    stored_documents,
     to_merge,
 )
 from .file_names import NUMBERS
 from .files import new_folder_name, open_array
-from .indexing import Item, in_index_already, write_segment
+from .indexing import Item, StoredDocument, in_index_already, write_segment
 from .locks import sweep, write_lock
 from .manifest import DELETIONS, SEGMENTS, DeletionsRecord, Manifest, SegmentRecord
 from .new_index import remove_leftovers
@@ -83,10 +83,10 @@ class Writer:
                 replaced.add(number)
             return number is not None and not replacing
 
-        def to_rewrite(embeddings: int, clipped: float) -> Iterable[Document] | None:
+        def to_rewrite(embeddings: int, clipped: float) -> Iterable[StoredDocument] | None:
             nonlocal is_rewritten
             is_rewritten = clips_too_much(manifest, embeddings, clipped)
-            return live_documents(snapshot, sorted(replaced)) if is_rewritten else None
+            return stored_documents(snapshot, sorted(replaced)) if is_rewritten else None
 
         # A codebook that was learnt from no embeddings means nothing: the first documents get a new one.
         is_empty = not any(record.embeddings for record in manifest.segments)

@@ -32,10 +32,11 @@ from ..records import Document, EncodedText
 from . import cell_lists
 from .cell_lists import CellLists
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
+from .codebooks import CodebookContent
 from .documents import DocumentWriter
 from .file_names import DOCUMENTS
 from .files import new_array
-from .indexing import write_segment
+from .indexing import StoredDocument, write_segment
 from .manifest import Manifest, SegmentRecord, widest
 from .position_rows import write_positions
 from .recipe import Recipe
@@ -90,8 +91,13 @@ def to_merge(manifest: Manifest) -> list[str]:
     return []
 
 
-def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 0) -> Iterator[Document]:
+def live_documents(snapshot: Snapshot, skip: int = 0) -> Iterator[Document]:
     """Every live document but the first `skip`, with its embeddings as they are stored, in order."""
+    return (document for document, _ in stored_documents(snapshot, skip=skip))
+
+
+def stored_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 0) -> Iterator[StoredDocument]:
+    """The same, also with what is stored of each position, if the codec copies that; not those with these numbers."""
     for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False):
         numbers = np.setdiff1d(_live(snapshot, first, segment), np.array(without, dtype=np.int64) - first)
         skipped = min(skip, len(numbers))
@@ -102,33 +108,38 @@ def live_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 
             segment.check_rows(segment.offsets[block], segment.offsets[block + 1])
             positions, offsets = rows_of(segment.position_offsets, block)
             embeddings = snapshot.store.decode(segment.rows[rows])  # of rows
+            copied = {name: array[rows] for name, array in segment.arrays.items()} if snapshot.codec.copies_rows else {}
             if segment.positions.rows is not None:  # of positions
-                embeddings = embeddings[np.repeat(starts[:-1], np.diff(offsets)) + segment.positions.rows[positions]]
+                of_position = np.repeat(starts[:-1], np.diff(offsets)) + segment.positions.rows[positions]
+                embeddings = embeddings[of_position]
+                copied = {name: array[of_position] for name, array in copied.items()}
             ids, kinds = segment.token_ids[positions], segment.token_kinds[positions]
             for i, (stored, cut) in enumerate(segment.documents.get_with_cut(block.tolist())):
                 part = slice(offsets[i], offsets[i + 1])  # the positions of this document
                 encoded = EncodedText(embeddings[part], ids[part], kinds[part], cut)
-                yield Document(stored.docno, stored.text, stored.metadata, encoded)
+                copied_here = {name: array[part] for name, array in copied.items()} or None
+                yield Document(stored.docno, stored.text, stored.metadata, encoded), copied_here
 
 
 def rewrite(folder: Path, snapshot: Snapshot, recipe: Recipe, progress: bool | None) -> NewSegment:
     """All live documents as one segment with a new codebook.
 
     Rows keep their int8 scale, and so their bytes, if that is about what it would be now: rounding again to another
-    scale would lose a little each time.
+    scale would lose a little each time. Codes are copied on any scale.
     """
     manifest = snapshot.manifest
     return write_segment(
         folder,
-        (("", document) for document in live_documents(snapshot)),
+        (),
         None,
         recipe,
         total=len(snapshot),
         progress=progress,
+        stored=stored_documents(snapshot),
+        codebook=CodebookContent(0, code=snapshot.codebook.code),
         int8=snapshot.codebook.int8,
         unit=all(record.unit for record in manifest.segments),
         dim=manifest.dim,
-        merged=True,
     )
 
 

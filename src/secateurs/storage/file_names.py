@@ -13,7 +13,7 @@ POSITION_OFFSETS = "position_offsets.npy"
 POSITION_ROWS = "position_rows.npy"
 FREQUENCIES = "frequencies.npy"  # also in deletions/
 DOCUMENTS = "documents.sqlite"
-EMBEDDING_CELLS = "embedding_cells.npy"
+CODE_NUMBERS = "code_numbers.npy"
 CELL_OFFSETS = "cell_offsets.npy"
 CELL_DOCUMENTS = "cell_documents.npy"
 SUMMARIES = "summaries.npy"
@@ -23,7 +23,8 @@ FAISS = "faiss.index"
 CENTRE = "centre.npy"
 CELL_CENTROIDS = "cell_centroids.npy"
 CELL_GROUPS = "cell_groups.npy"
-LEVELS = "levels.npy"
+CODE_CENTROIDS = "code_centroids.npy"
+CODE_LEVELS = "code_levels.npy"
 BACKGROUND = "background.npy"
 
 # deletions/

@@ -16,9 +16,11 @@ from .embeddings import embeddings_of, encode
 from .merging import merge_alike
 from .recipe import Recipe
 from .rounding import Int8Store
-from .segment_writer import NewSegment, SegmentWriter
+from .segment_writer import NewSegment, SegmentWriter, StoredRows
 
 Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl, line 7"), for error messages
+
+StoredDocument = tuple[Document, StoredRows | None]  # None where rows are stored again
 
 
 def write_segment(
@@ -31,7 +33,8 @@ def write_segment(
     progress: bool | None = None,
     on_bad: OnBad | None = None,
     is_taken: Callable[[str], bool] = lambda docno: False,
-    to_rewrite: Callable[[int, float], Iterable[Document] | None] = lambda embeddings, clipped: None,
+    to_rewrite: Callable[[int, float], Iterable[StoredDocument] | None] = lambda embeddings, clipped: None,
+    stored: Iterable[StoredDocument] = (),
     codebook: CodebookContent | None = None,
     int8: Int8Store | None = None,
     unit: bool | None = None,
@@ -43,7 +46,8 @@ def write_segment(
     is_taken    whether the index has a document with this docno already
     to_rewrite  called with the number of embeddings, and the share of their values that the codebook's scale cuts off;
                 gives all other documents of the index, to make one segment of everything with a new codebook; or None
-    codebook    that of the index the segment is added to; None learns a new one
+    stored      documents of the index that come after the others, with what is stored of them
+    codebook    that of the index the segment is added to; what it does not have is learnt
     int8        a scale to keep if it fits
     unit        whether embeddings have length 1, where that cannot be told from rounded ones
     dim         that the embeddings must have
@@ -59,10 +63,11 @@ def write_segment(
         if codebook is not None and codebook.int8 is not None:
             others = to_rewrite(*writer.clipped_by(codebook.int8))
             if others is not None:
-                codebook, unit = None, None
-                for document in others:
-                    writer.reserve(document)
-                    writer.append(embeddings_of(document))
+                codebook, unit, stored = CodebookContent(0, code=codebook.code), None, others
+        for document, rows in stored:
+            writer.reserve(document)
+            writer.append(embeddings_of(document), rows)
+        dim = writer.dim or dim
         return writer.finish(recipe, dim, codebook, int8, unit, progress)
 
 

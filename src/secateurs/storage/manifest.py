@@ -6,9 +6,10 @@
       write.lock                empty; locked by the process that changes the index
       codebooks/0b7d41c2e9aa/   what rows and cells mean; shared by all segments
         centre.npy              (dim,) float32: what int8 rows are relative to
-        cell_centroids.npy      (cells, width) int8: gather="cells" and store residual4
+        cell_centroids.npy      (cells, width) int8: gather="cells"
         cell_groups.npy         (cells,) int32: from 200,000 cells on, see kernels/probing.py
-        levels.npy              (16,) int8: store residual4
+        code_centroids.npy      (code centroids, dim) float16: store residual4, see code_tables.py
+        code_levels.npy         (code centroids, 16) float16: the levels of each
         background.npy          (2, types) int32 or int64: token id, frequency in general text; if there is a background
       segments/1f0c9a72b3d4/    documents; ids are random, and a folder is never changed once a manifest names it
         embeddings.npy          (embeddings, dim) int8 or float16, document after document; residual4: two codes a byte
@@ -25,7 +26,7 @@
         token_kinds.npy         (positions,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
         documents.sqlite        docno, text, metadata, and the metadata's values to filter by
-        embedding_cells.npy     (embeddings,) uint32, store residual4
+        code_numbers.npy        (embeddings,) uint16: the code centroid of each, store residual4
         cell_offsets.npy        (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
         cell_documents.npy      (listed,) int32: numbers of documents, ascending within a cell, each once
         summaries.npy           (documents, width) uint8: the int8 row of each document's summary token plus 128, filled
@@ -75,6 +76,7 @@ class CodebookRecord:
     spread: float  # mean squared distance of those embeddings from their cells' centroids, in steps
     files: Files
     background: Mapping[str, str] | None = None  # its name and vocabulary; None: there is none
+    newest_code: int = 0  # store residual4: the first code centroid that was learnt last
 
 
 @dataclass(frozen=True)

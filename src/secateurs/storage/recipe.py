@@ -33,7 +33,7 @@ class Recipe(NamedTuple):
 
     @property
     def has_cells(self) -> bool:
-        return self.codec.needs_cells or "cells" in self.gather
+        return "cells" in self.gather
 
     @property
     def has_int8(self) -> bool:

@@ -15,7 +15,6 @@ from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, block_checksums
 from .codebooks import AnyCodebook, CodebookContent
 from .file_names import (
     BLOCKS,
-    EMBEDDING_CELLS,
     EMBEDDINGS,
     REFINEMENT_BLOCKS,
     REFINEMENTS,
@@ -23,7 +22,7 @@ from .file_names import (
     TOKEN_IDS,
     TOKEN_KINDS,
 )
-from .files import new_array, open_array
+from .files import open_array
 from .recipe import Recipe
 from .segments import write_frequencies
 from .summaries import cells_of_summaries, write_summaries
@@ -45,7 +44,6 @@ def write_tokens(
 
 def write_cells(
     folder: Path,
-    recipe: Recipe,
     offsets: NDArray[np.int64],
     tokens: NDArray[np.int32],
     summaries: NDArray[np.int64] | None,
@@ -61,19 +59,14 @@ def write_cells(
     total, dim = int8_rows.shape
     if summaries is not None:
         write_summaries(folder, int8_rows, summaries)
-    embedding_cells = None
-    if EMBEDDING_CELLS in recipe.codec.arrays(dim):
-        embedding_cells = new_array(folder / EMBEDDING_CELLS, np.uint32, (total,))
     if total == 0:
         no_cells = np.zeros((0, -(-dim // 4) * 4), dtype=np.int8)
         return codebook if codebook.centroids is not None else codebook._replace(centroids=no_cells), 0.0
     with progress_bar("building cells", total, "embeddings", progress) as advance:
         if codebook.centroids is not None:
-            return codebook, cell_lists.assign_to_cells(
-                folder, offsets, int8_rows, codebook.centroids, embedding_cells, advance
-            )
+            return codebook, cell_lists.assign_to_cells(folder, offsets, int8_rows, codebook.centroids, advance)
         finer = {} if summaries is None else cells_of_summaries(tokens, summaries)
-        centroids, spread = cell_lists.make_cells(folder, offsets, tokens, int8_rows, embedding_cells, finer, advance)
+        centroids, spread = cell_lists.make_cells(folder, offsets, tokens, int8_rows, None, finer, advance)
         return codebook._replace(centroids=centroids, spread=spread), spread
 
 

@@ -11,8 +11,9 @@ index it is added to.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,8 @@ from .sampling import sample_bound, sampled_rows
 from .segment_files import write_cells, write_checksums_and_faiss, write_tokens
 from .summaries import summary_rows
 
+StoredRows: TypeAlias = Mapping[str, NDArray[Any]]  # what a codec stores of embeddings, an entry for each
+
 
 class NewSegment(NamedTuple):
     """A segment whose files are written, and that no manifest names yet."""
@@ -52,6 +55,7 @@ class SegmentWriter:
         names = ("rows", "token_ids", "token_kinds", "position_rows", "places")
         self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
         self._dtype = staged
+        self._stored: dict[str, IO[bytes]] = {}  # of the last documents, what is stored as it is
         self._places = array("q")  # where each document's place ends in its file
         self._hashes = array("Q")  # of the docnos
         self.reserved = 0
@@ -92,8 +96,12 @@ class SegmentWriter:
             file.seek(start)
             return file.read(self._places[number] - start).decode()
 
-    def append(self, encoded: EncodedText) -> None:
-        """The embeddings of the next document, in the order in which the documents were reserved."""
+    def append(self, encoded: EncodedText, stored: StoredRows | None = None) -> None:
+        """The embeddings of the next document, in the order in which the documents were reserved.
+
+        stored      what an index has stored of them, an entry per position, to be stored again as it is; if a document
+                    has it, all documents after it have it
+        """
         if self.dim is None and encoded.embeddings.shape[1]:
             self.dim = encoded.embeddings.shape[1]
             self._sum = np.zeros(self.dim)
@@ -104,6 +112,8 @@ class SegmentWriter:
         self._staged["token_ids"].write(encoded.token_ids.tobytes())
         self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
         self._staged["position_rows"].write(position_rows.astype(np.uint32).tobytes())
+        if stored is not None:
+            self._stage_stored(stored, position_rows)
         if len(encoded):
             self._sum += exact_sum(rows.astype(np.float16))
         if encoded.cut:
@@ -111,6 +121,13 @@ class SegmentWriter:
             self._cut += 1
         self._lengths.append(len(rows))
         self._positions.append(len(encoded))
+
+    def _stage_stored(self, stored: StoredRows, position_rows: NDArray[np.int64]) -> None:
+        _, firsts = np.unique(position_rows, return_index=True)  # the first position of each row
+        for name, entries in stored.items():
+            if name not in self._stored:
+                self._stored[name] = self._staged[name] = (self._folder / f"staged.{name}").open("wb")
+            self._stored[name].write(entries[firsts].tobytes())
 
     def clipped_by(self, int8: Int8Store) -> tuple[int, float]:
         """The number of embeddings, and the share of their values that an int8 scale would cut off."""
@@ -142,7 +159,8 @@ class SegmentWriter:
         positions = write_positions(folder, offsets, position_offsets, position_rows)
         frequencies = write_tokens(folder, position_offsets, token_ids, token_kinds)
         staged: Any = _map(self._staged["rows"], self._dtype, (total, dim))
-        codebook = codebook or CodebookContent(total)
+        codebook = codebook or CodebookContent(0)
+        codebook = codebook._replace(embeddings=codebook.embeddings or total)
         clipped, spread = 0.0, 0.0
         int8_rows: Any = None
         if recipe.has_int8:
@@ -153,13 +171,14 @@ class SegmentWriter:
         if recipe.has_cells:
             summaries = summary_rows(offsets, positions, token_kinds)
             tokens = tokens_of_rows(offsets, positions, token_ids, frequencies)  # (rows,)
-            codebook, spread = write_cells(folder, recipe, offsets, tokens, summaries, int8_rows, codebook, progress)
-        rows, codebook = codec.write(folder, staged, int8_rows, codebook, progress)
+            codebook, spread = write_cells(folder, offsets, tokens, summaries, int8_rows, codebook, progress)
+        entries: Any = self._map_stored(codec.arrays(dim))
+        rows, codebook = codec.write(folder, staged, int8_rows, codebook, progress, entries)
         unit = self._unit if unit is None else unit
         reach = codec.reach(rows, codebook)
         write_checksums_and_faiss(folder, recipe, offsets, rows, codebook, unit, progress)
         # Nothing may stay mapped: Windows removes no file that is.
-        rows = int8_rows = staged = token_ids = token_kinds = position_rows = tokens = None  # type: ignore[assignment]
+        rows = int8_rows = staged = entries = token_ids = token_kinds = position_rows = tokens = None  # type: ignore[assignment]
         for path in folder.glob("staged.*"):
             path.unlink()
         record = SegmentRecord(
@@ -177,6 +196,17 @@ class SegmentWriter:
             unit=unit,
         )
         return NewSegment(record, codebook, dim)
+
+    def _map_stored(self, entries: Mapping[str, tuple[type[np.generic], tuple[int, ...]]]) -> StoredRows | None:
+        """`entries` as Codec.arrays gives them; None if no document came with stored rows."""
+        if not self._stored:
+            return None
+        mapped = {}
+        for name, (dtype, shape) in entries.items():
+            size = np.dtype(dtype).itemsize * int(np.prod(shape))
+            count = Path(self._stored[name].name).stat().st_size // size
+            mapped[name] = _map(self._stored[name], dtype, (count, *shape))
+        return mapped
 
     def _fit_int8(self, staged: NDArray[Any], offsets: NDArray[np.int64], earlier: Int8Store | None) -> Int8Store:
         sample = sampled_rows(np.array(self._hashes, dtype=np.uint64), offsets, sample_bound(len(staged)))

@@ -26,7 +26,7 @@ Entry = tuple[type[np.generic], tuple[int, ...]]  # dtype and shape of one entry
 
 class Codec(Protocol):
     needs_int8: bool  # whether rows are made from int8 rows
-    needs_cells: bool  # whether a row is relative to its cell
+    copies_rows: bool  # whether a rewrite copies what is stored of a row, instead of storing the row again
     staged: type[np.floating[Any]]  # what embeddings are kept as until they are stored
     int8_file: str  # of a new segment: where int8 rows go, if there are any
     codebook_files: tuple[str, ...]  # without which rows cannot be read
@@ -41,10 +41,12 @@ class Codec(Protocol):
         int8_rows: NDArray[np.int8] | None,
         codebook: CodebookContent,
         progress: bool | None,
+        stored: Mapping[str, NDArray[Any]] | None = None,
     ) -> tuple[Any, CodebookContent]:
         """Embeddings, (embeddings, dim), to the files of a new segment; what `rows` would give, and the codebook.
 
-        `int8_rows`, (embeddings, dim), are in `int8_file`; None if nothing needs them.
+        `int8_rows`, (embeddings, dim), are in `int8_file`; None if nothing needs them. With `copies_rows`, a rewrite
+        gives what is `stored` of the last embeddings, as `arrays` describes it: it is copied as it is.
         """
 
     def rows(self, arrays: Mapping[str, NDArray[Any]], codebook: AnyCodebook) -> Any:

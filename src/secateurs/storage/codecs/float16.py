@@ -16,7 +16,7 @@ from ..rounding import Float16Store, write_rows
 
 class Float16:
     needs_int8 = False
-    needs_cells = False
+    copies_rows = False
     staged: type[np.floating[Any]] = np.float16
     int8_file = "staged.int8.npy"
     codebook_files: tuple[str, ...] = ()
@@ -31,6 +31,7 @@ class Float16:
         int8_rows: NDArray[np.int8] | None,
         codebook: CodebookContent,
         progress: bool | None,
+        stored: Mapping[str, NDArray[Any]] | None = None,
     ) -> tuple[NDArray[np.float16], CodebookContent]:
         return write_rows(folder / EMBEDDINGS, embeddings, Float16Store(), progress), codebook
 

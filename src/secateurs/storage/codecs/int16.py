@@ -40,7 +40,7 @@ class Int16Store:
 
 class Int16:
     needs_int8 = True
-    needs_cells = False
+    copies_rows = False
     staged: type[np.floating[Any]] = np.float32  # float16 loses more of a large value than the codes do
     int8_file = EMBEDDINGS
     codebook_files: tuple[str, ...] = (CENTRE,)
@@ -55,6 +55,7 @@ class Int16:
         int8_rows: NDArray[np.int8] | None,
         codebook: CodebookContent,
         progress: bool | None,
+        stored: Mapping[str, NDArray[Any]] | None = None,
     ) -> tuple[RefinedRows, CodebookContent]:
         assert int8_rows is not None  # in their file already
         assert codebook.int8 is not None

@@ -16,7 +16,7 @@ from ..rounding import Int8Store, reach_of
 
 class Int8:
     needs_int8 = True
-    needs_cells = False
+    copies_rows = False
     staged: type[np.floating[Any]] = np.float16
     int8_file = EMBEDDINGS
     codebook_files: tuple[str, ...] = (CENTRE,)
@@ -31,6 +31,7 @@ class Int8:
         int8_rows: NDArray[np.int8] | None,
         codebook: CodebookContent,
         progress: bool | None,
+        stored: Mapping[str, NDArray[Any]] | None = None,
     ) -> tuple[Any, CodebookContent]:
         return int8_rows, codebook  # in their file already
 
