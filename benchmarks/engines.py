@@ -2,12 +2,12 @@
 
     python benchmarks/engines.py --collection DIR --cache DIR --environments DIR [--engines NAME ...] [--rounds 3]
 
-Engines are the adapters in benchmarks/peers: secateurs, int16 (secateurs with that store), faiss (the paper's pipeline,
-in this package), bm25 (followed by exact MaxSim), tachiom, xtr-warp, fast-plaid, lancedb. Those of others run in
-virtual environments that benchmarks/peers/environments.py makes; one that is not there is named and skipped. Indexes
-are built once, each in a process of its own, and kept in the cache with what building took. Then the engines search in
-turn, as many rounds as asked for, and the median time of each query counts. Writes CACHE/NAME.engines.json and prints
-the table for the docs; --plot FILE.svg draws it.
+Engines are the adapters in benchmarks/peers: secateurs, int16 and residual4 (secateurs with these stores), faiss (the
+paper's pipeline, in this package), bm25 (followed by exact MaxSim), tachiom, xtr-warp, fast-plaid, lancedb. Those of
+others run in virtual environments that benchmarks/peers/environments.py makes; one that is not there is named and
+skipped. Indexes are built once, each in a process of its own, and kept in the cache with what building took. Then the
+engines search in turn, as many rounds as asked for, and the median time of each query counts. Writes
+CACHE/NAME.engines.json and prints the table for the docs; --plot FILE.svg draws it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from judged import encode, measure, progress, read_queries
 from rich.console import Console
 
 PEERS = Path(__file__).parent / "peers"
-OURS = ("secateurs", "int16", "faiss", "bm25")  # in this environment
+OURS = ("secateurs", "int16", "residual4", "faiss", "bm25")  # in this environment
 ENGINES = (*OURS, "tachiom", "xtr-warp", "fast-plaid", "lancedb")
 say = Console(stderr=True).print
 
@@ -139,7 +139,7 @@ def rows_of(
 
 def worth_showing(lines: list[dict[str, Any]], exact: float) -> list[dict[str, Any]]:
     """Of ours everything; of others the default, the fastest that is as good as exhaustive, and the most faithful."""
-    if lines[0]["engine"] in ("secateurs", "int16", "faiss"):
+    if lines[0]["engine"] in ("secateurs", "int16", "residual4", "faiss"):
         return lines
     good = [line for line in lines if line["nDCG@10"] >= exact - 0.005]
     chosen = [lines[0], max(lines, key=lambda line: (line["recall@10"], -line["mean_ms"]))]
@@ -185,13 +185,13 @@ def draw(table: list[dict[str, Any]], exact: float, name: str, path: Path) -> No
     colours = dict(
         zip(
             ENGINES,
-            ("#d55e00", "#7f3b08", "#0072b2", "#999999", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+            ("#d55e00", "#7f3b08", "#e6ab02", "#0072b2", "#999999", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
             strict=True,
         )
     )
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     for panel, measured in zip(axes, ("recall@10", "nDCG@10"), strict=True):
-        for engine, marker in zip(ENGINES, "o*sD^vPX", strict=True):
+        for engine, marker in zip(ENGINES, "o*hsD^vPX", strict=True):
             lines = [line for line in table if line["engine"] == engine and "read" not in line["setting"]]
             lines = [line for line in lines if line["setting"] != {"effort": "exact"}]
             points = sorted((line["mean_ms"], line[measured]) for line in lines)

@@ -1,9 +1,9 @@
 """The HTTP service answers what the library answers, and says in a sentence what it refuses."""
 
-from __future__ from collections import Counter
-import annotations
+from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -212,7 +212,7 @@ def test_highlights_name_the_matched_pieces_of_the_text(client: TestClient, libr
     zip_at = next(token["position"] for token in answer["tokens"] if token["token"] == "zip")
     pieces = {p: hit["text"][h["start"] : h["end"]].lower() for h in hit["highlights"] for p in h["positions"]}
     assert pieces[zip_at] == "zip"
-    places = Counter(p for highlight in hit["highlights"] for p in highlight["positions"])  # several if words were merged
+    places = Counter(p for highlight in hit["highlights"] for p in highlight["positions"])  # several of merged words
     for highlight in hit["highlights"]:
         shares = zip(highlight["positions"], highlight["similarities"], strict=True)
         assert highlight["contribution"] == pytest.approx(sum(similarity / places[p] for p, similarity in shares))
