@@ -42,6 +42,7 @@ def grow(folder: Path, cache: Path, most_documents: int, embeddings: int, most_q
     total = int(offsets[-1])
     np.save(data / "offsets.npy", offsets)
     np.save(data / "token_ids.npy", np.resize(token_ids, total))
+    np.save(data / "token_kinds.npy", np.resize(np.asarray(segment.token_kinds), total))
     centre = np.mean([real[i : i + 1000].astype(np.float32).mean(axis=0) for i in range(0, len(real), 50_000)], axis=0)
     rows = np.lib.format.open_memmap(data / "embeddings.npy", "w+", np.float16, (total, real.shape[1]))
     rng = np.random.default_rng(0)

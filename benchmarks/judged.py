@@ -24,6 +24,7 @@ from rich.progress import track
 from secateurs import Document, EncodedText, Index
 from secateurs.corpus import read_corpus
 from secateurs.storage.cell_lists import make_cells
+from secateurs.storage.position_rows import tokens_of_rows
 from secateurs.storage.summaries import cells_of_summaries, summary_rows
 
 T = TypeVar("T")
@@ -87,13 +88,13 @@ class StoredEmbeddings:
 
 
 def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:
-    """The collection's embeddings as float16, encoded once for all indexes that are made of them."""
+    """The collection's embeddings as float16, all of them, encoded once for all indexes that are made of them."""
     path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
     if path.exists():
         return Index(path)
     # Cranfield has a document without text, which cannot be indexed: it is named and left out.
     documents = islice(read_corpus(folder / "corpus.jsonl.gz", on_bad=Console(stderr=True).print), most_documents)
-    return Index.build(path, documents, store="float16", gather=())
+    return Index.build(path, documents, store="float16", gather=(), merge=None)
 
 
 def open_collection(
@@ -126,13 +127,13 @@ def open_slice(given: str, cache: Path, most_queries: int | None = None, **optio
 def cells_again(index: Index) -> tuple[NDArray[np.int8], NDArray[np.uint32]]:
     """Centroids, and the cell of each embedding, of an index of one segment. Clustering is deterministic."""
     (segment,) = index.snapshot.segments
-    token_ids = np.asarray(segment.token_ids)
-    summaries = summary_rows(segment.offsets, segment.token_kinds)
-    finer = {} if summaries is None else cells_of_summaries(token_ids, summaries)
-    cells = np.empty(len(token_ids), dtype=np.uint32)
+    tokens = tokens_of_rows(segment.offsets, segment.positions, np.asarray(segment.token_ids), segment.frequencies)
+    summaries = summary_rows(segment.offsets, segment.positions, segment.token_kinds)
+    finer = {} if summaries is None else cells_of_summaries(tokens, summaries)
+    cells = np.empty(len(tokens), dtype=np.uint32)
     with tempfile.TemporaryDirectory() as folder:
         rows = np.asarray(segment.rows)
-        centroids, _ = make_cells(Path(folder), segment.offsets, token_ids, rows, cells, finer)
+        centroids, _ = make_cells(Path(folder), segment.offsets, tokens, rows, cells, finer)
     if not np.array_equal(centroids, index.snapshot.codebook.centroids):
         raise SystemExit(f"{index.path}: the cells are not those of this version: build the index again")
     return centroids, cells

@@ -80,7 +80,7 @@ def learn(index: Index, cells: int) -> tuple[np.ndarray, CellLists]:
     clustering.CELLS_PER_ROOT = cells / len(tokens) ** 0.5
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        centroids, _ = cell_lists.make_cells(folder, segment.offsets, tokens, segment.embeddings.rows, None)
+        centroids, _ = cell_lists.make_cells(folder, segment.offsets, tokens, segment.embeddings.rows, None, {})
         return centroids, CellLists(np.load(folder / CELL_OFFSETS), np.load(folder / CELL_DOCUMENTS))
 
 
