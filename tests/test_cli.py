@@ -19,6 +19,7 @@ from test_sharded import make_shards
 
 from secateurs import Index
 from secateurs.cli.app import app
+from secateurs.cli.interruption import InterruptedCommandError, on_interrupt
 from secateurs.cli.printing import print_ranking
 from secateurs.corpus import read_corpus
 from secateurs.encoders.onnx import OnnxEncoder
@@ -375,6 +376,22 @@ def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("long") / "c.tsv"
     path.write_text("".join(f"d{number}\t{'many words of text ' * 30}\n" for number in range(20_000)))
     return path
+
+
+def test_ctrl_c_inside_pythons_own_locks_is_an_interruption_too() -> None:
+    def interrupted_lock() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    with (
+        pytest.raises(InterruptedCommandError, match="nothing was changed"),
+        on_interrupt(lambda: "nothing was changed"),
+    ):
+        interrupted_lock()
+    with pytest.raises(RuntimeError, match="another"), on_interrupt(lambda: ""):
+        raise RuntimeError("another")
 
 
 def test_ctrl_c_while_indexing_leaves_no_index_and_says_so(long_corpus: Path, tmp_path: Path) -> None:

@@ -52,9 +52,16 @@ def on_interrupt(consequence: Callable[[], str]) -> Iterator[None]:
     """Within this block, Ctrl-C also says what `consequence` finds to be true then; an empty text says nothing."""
     try:
         yield
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not is_interruption(error):
+            raise
         found = consequence()
         raise InterruptedCommandError(f": {found}" if found else "") from error
+
+
+def is_interruption(error: BaseException) -> bool:
+    """Also where Ctrl-C came while Python's own threading released a lock: that raises a RuntimeError on top of it."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 @contextmanager
