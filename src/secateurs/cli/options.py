@@ -144,7 +144,7 @@ StoreOption = Annotated[
     typer.Option(
         parser=str,
         metavar="NAME",
-        help="int8, int16 (exact, as fast as int8, twice its size), float16 or residual4 (half its size).",
+        help="int8; int16 (twice its size, as exact as float16); float16; residual4 (half its size).",
     ),
 ]
 BuiltGatherers = Annotated[
@@ -157,7 +157,7 @@ MergeOption = Annotated[
         "--merge",
         metavar="COSINE",
         help="Embeddings of the same word of a document whose cosine is above this become one: auto (what was measured "
-        "for the model), none, or a number such as 0.9.",
+        "for the model), none, or a number such as 0.97.",
     ),
 ]
 PoolOption = Annotated[

@@ -148,7 +148,9 @@ def _index(
     note.write_text(json.dumps(source), "utf-8")  # before the index, so that no index is without it
     documents = getattr(corpus, "documents", corpus)
     encoder = DEFAULT_MODEL if getattr(corpus, "needs_encoder", True) else None
-    return Index.build(path, documents, encoder=encoder, gather=tuple(reproduction.gather), progress=progress)
+    # The paper stores every embedding of a document.
+    gather = tuple(reproduction.gather)
+    return Index.build(path, documents, encoder=encoder, gather=gather, merge=None, progress=progress)
 
 
 def _source(reproduction: Reproduction, corpus: Any) -> dict[str, str]:
