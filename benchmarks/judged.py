@@ -105,12 +105,12 @@ def open_collection(
     gather: tuple[str, ...] = ("cells", "faiss"),
     most_documents: int | None = None,
 ) -> Collection:
-    """Index the collection, or reuse the index of an earlier run; encode its queries."""
+    """Index the collection with all its embeddings, or reuse the index of an earlier run; encode its queries."""
     encoded = encode(folder, cache, most_documents)
     path = cache / f"{encoded.path.name.removesuffix('.f16.sec')}.{store}.{'.'.join(gather)}.sec"
     if not path.exists():
         stored = StoredEmbeddings(encoded)
-        Index.build(path, stored.documents(), encoder=stored, store=store, gather=gather)
+        Index.build(path, stored.documents(), encoder=stored, store=store, gather=gather, merge=None)
     # Queries about what is left out would measure nothing.
     texts, qrels = read_queries(folder, most_queries, encoded if most_documents is not None else None)
     return Collection(Index(path), {qid: encoded.encode_query(text) for qid, text in texts.items()}, qrels)
