@@ -190,14 +190,22 @@ def test_the_map_names_the_gatherers_and_outlines_each_rows_best(page: Any, addr
         "whole query" if token.kind == "summary" else token.token for token in explanation.tokens if token.gathers
     ]
     assert page.locator(".why strong").inner_text() == f"Gathered by {', '.join(finders)}"
-    best = page.locator(".map tbody tr").first.locator(".best").inner_text()
+    best = page.locator(".map tbody tr").first.locator(".best").first.inner_text()
     first_word = next(token for token in explanation.tokens if token.kind == "word")
     assert float(best) == pytest.approx(first_word.similarity, abs=0.006)
+    columns = {
+        token.match_positions[0]: len(token.match_positions) for token in explanation.tokens if token.kind == "word"
+    }
+    shown = page.locator(".document-token").all_inner_texts()
+    assert [int(text.partition(" \u00d7")[2] or 1) for text in shown] == [columns[position] for position in sorted(columns)]
     page.get_by_label("[MASK] and other special embeddings too").check()
     assert page.locator(".map tbody tr").count() == 32
     page.get_by_label(re.compile("all .* document tokens")).check()
     segment, number = index.snapshot.place(index.snapshot.number(docno))
-    assert page.locator(".document-token").count() == segment.offsets[number + 1] - segment.offsets[number]
+    assert (
+        page.locator(".document-token").count()
+        == segment.position_offsets[number + 1] - segment.position_offsets[number]
+    )
 
 
 def test_an_address_opens_the_same_view_in_another_browser(page: Any, address: str, browser: Any) -> None:

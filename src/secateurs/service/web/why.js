@@ -30,8 +30,13 @@ const isWeighted = (tokens) => tokens.some((token) => token.weight !== 1);
 function table(explanation, everyQueryToken, everyDocumentToken) {
   const { document_tokens: tokens, similarities } = explanation.map;
   const rows = explanation.tokens.filter((token) => everyQueryToken || isWord(token));
-  const matched = new Set(rows.flatMap((token) => token.match_positions));
-  const columns = tokens.map((_, i) => i).filter((i) => everyDocumentToken || matched.has(i));
+  // A merged word has its embedding at several places: its first stands for them, unless all tokens are shown.
+  const places = new Map(rows.map((token) => [token.match_positions[0], token.match_positions.length]));
+  const columns = tokens.map((_, i) => i).filter((i) => everyDocumentToken || places.has(i));
+  const label = (column) => {
+    const count = everyDocumentToken ? 1 : places.get(column);
+    return count > 1 ? `${tokens[column].token} ×${count}` : tokens[column].token;
+  };
   const shown = rows.flatMap((row) => columns.map((column) => similarities[column][row.position]));
   const low = Math.min(...shown);
   const high = Math.max(...shown);
@@ -43,7 +48,7 @@ function table(explanation, everyQueryToken, everyDocumentToken) {
     el("th", { scope: "col" }, "Query"),
     el("th", { scope: "col" }, "Gathers"),
     weighted ? el("th", { scope: "col" }, "Weight") : null,
-    columns.map((column) => el("th", { scope: "col", class: "document-token" }, el("span", {}, tokens[column].token))),
+    columns.map((column) => el("th", { scope: "col", class: "document-token" }, el("span", {}, label(column)))),
   );
   const body = rows.map((row) => {
     const gathers = row.kept ? (row.gathers ? "yes" : "no") : "pruned";
