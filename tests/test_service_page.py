@@ -197,7 +197,8 @@ def test_the_map_names_the_gatherers_and_outlines_each_rows_best(page: Any, addr
         token.match_positions[0]: len(token.match_positions) for token in explanation.tokens if token.kind == "word"
     }
     shown = page.locator(".document-token").all_inner_texts()
-    assert [int(text.partition(" \u00d7")[2] or 1) for text in shown] == [columns[position] for position in sorted(columns)]
+    counts = [int(text.partition(" \u00d7")[2] or 1) for text in shown]
+    assert counts == [columns[position] for position in sorted(columns)]
     page.get_by_label("[MASK] and other special embeddings too").check()
     assert page.locator(".map tbody tr").count() == 32
     page.get_by_label(re.compile("all .* document tokens")).check()
