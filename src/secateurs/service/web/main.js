@@ -44,6 +44,7 @@ async function start() {
 }
 
 function show() {
+  if (indexes.length === 0) return; // the address changed before the list came: start() shows the page then
   const known = indexes.some((index) => index.name === state.index);
   remark = known || !state.index ? "" : `There is no index “${state.index}” here; this is ${indexes[0].name}.`;
   if (!known) state.index = indexes[0].name;
