@@ -93,9 +93,9 @@ def prepare_refined(
 
     If the errors of the dimensions are independent, a similarity on int8 rows is wrong by |q| step / sqrt(12) because
     the row is rounded, and by unit |row| / sqrt(12) because the query is. These are standard deviations. The errors of
-    one document's similarities are not independent, so the slack goes by the sum of their deviations. For 32 embeddings
-    it is 4 to 7 times the deviation of the difference between a document's two scores: see docs/index-format.md. For
-    few embeddings the sum is less than that, so the slack is at least six times the root of the sum of squares.
+    one document's similarities are not independent, so the slack goes by the sum of their deviations. For few
+    embeddings the sum is little more than the deviation of a whole score, so the slack is at least six times the root
+    of the sum of squares.
     """
     coarse = prepare_int8(query, centre, step, positions, reach)
     count, dim = query.shape

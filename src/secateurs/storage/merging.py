@@ -1,6 +1,6 @@
 """Fewer embeddings per document: those that are alike become one, before anything is stored.
 
-    merge = 0.85    embeddings of the same token whose cosine is above 0.85 become their mean
+    merge = 0.95    embeddings of the same token whose cosine is above 0.95 become their mean
     pool = 2        at most half as many embeddings as positions: the nearest become their mean, within a token first
 
 Only words are merged, never special tokens. A mean gets the mean length of its embeddings, which is 1 for an encoder.
