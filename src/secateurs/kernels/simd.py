@@ -176,21 +176,7 @@ def multiply_add(context: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
     """In each lane, add the four products of unsigned splatted and signed packed bytes."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if HAS_VNNI:
-            function = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-            return builder.asm(function, "vpdpbusd $3, $2, $0", "=v,0,v,v", arguments, False)
-        lanes, splatted, packed = arguments
-        halves = ir.VectorType(_I16, 2 * LANES)
-        byte = ir.Constant(halves, [8] * (2 * LANES))
-        unsigned, signed = builder.bitcast(splatted, halves), builder.bitcast(packed, halves)
-        even = (
-            builder.and_(unsigned, ir.Constant(halves, [255] * (2 * LANES))),
-            builder.ashr(builder.shl(signed, byte), byte),
-        )
-        odd = builder.lshr(unsigned, byte), builder.ashr(signed, byte)
-        for unsigned_halves, signed_halves in (even, odd):
-            lanes = builder.add(lanes, _add_pairs(builder, unsigned_halves, signed_halves))
-        return lanes
+        return multiply_bytes(builder, *arguments)
 
     return _lanes(_lanes, _lanes, _lanes), generate
 
@@ -230,6 +216,24 @@ def add_shifted(context: Any, lanes: Any, finer: Any, bits: Any) -> Any:
         return builder.add(lanes, builder.ashr(finer, _everywhere(builder, bits)))
 
     return _lanes(_lanes, _lanes, types.int32), generate
+
+
+def multiply_bytes(builder: Any, lanes: Any, unsigned: Any, signed: Any) -> Any:
+    """What `multiply_add` does, for code that writes instructions by itself."""
+    if HAS_VNNI:
+        function = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+        return builder.asm(function, "vpdpbusd $3, $2, $0", "=v,0,v,v", [lanes, unsigned, signed], False)
+    halves = ir.VectorType(_I16, 2 * LANES)
+    byte = ir.Constant(halves, [8] * (2 * LANES))
+    unsigned, signed = builder.bitcast(unsigned, halves), builder.bitcast(signed, halves)
+    even = (
+        builder.and_(unsigned, ir.Constant(halves, [255] * (2 * LANES))),
+        builder.ashr(builder.shl(signed, byte), byte),
+    )
+    odd = builder.lshr(unsigned, byte), builder.ashr(signed, byte)
+    for unsigned_halves, signed_halves in (even, odd):
+        lanes = builder.add(lanes, _add_pairs(builder, unsigned_halves, signed_halves))
+    return lanes
 
 
 def _add_pairs(builder: Any, unsigned: Any, signed: Any) -> Any:

@@ -1,0 +1,118 @@
+"""BERT from an int8 ONNX file, on the kernels of this package.
+
+It reads the weights of a BERT that onnxruntime's dynamic quantisation wrote (int8 weights with a scale each, uint8
+embedding tables) and computes what that graph describes, with one difference: activations are rounded per token, not
+over the whole input. That is nearer to the network without rounding, and independent of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import local
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SecateursError
+from ..kernels.products import COLUMNS, pack_weights, tiles_allowed
+from ..kernels.self_attention import HEAD
+from ..kernels.transformer import Product, Room, Weights, forward, make_room
+from .onnx_file import OnnxFile
+
+_FOLD = np.float32(np.log2(np.e) / np.sqrt(HEAD))  # of attention's logits, which are powers of two here
+
+
+class Bert:
+    """Token ids to states. Threads may share it: each has a work space of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._weights = read_weights(OnnxFile(path))
+        self._local = local()
+
+    @property
+    def width(self) -> int:
+        return int(self._weights.places.shape[1])
+
+    def states(
+        self, texts: Sequence[tuple[NDArray[np.int64], int]], types: Sequence[NDArray[np.int64]] | None = None
+    ) -> list[NDArray[np.float32]]:
+        """The last layer's states of each text, (positions, width).
+
+        A text is its token ids and how many of its positions, the first ones, are attended to. `types` are the token
+        types, 0 everywhere if not given.
+        """
+        lengths = np.array([len(token_ids) for token_ids, _ in texts], dtype=np.int64)
+        attended = np.array([count for _, count in texts], dtype=np.int64)
+        starts = np.cumsum(lengths) - lengths
+        places = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+        if types is not None:
+            places += np.concatenate(list(types)) * (len(self._weights.places) // 2)
+        token_ids = np.concatenate([ids for ids, _ in texts])
+        room = self._room(len(token_ids))
+        forward(token_ids, places, starts, lengths, attended, self._weights, room, tiles_allowed())
+        return [room.states[start : start + length].copy() for start, length in zip(starts, lengths, strict=True)]
+
+    def _room(self, positions: int) -> Room:
+        room: Room | None = getattr(self._local, "room", None)
+        if room is None or len(room.states) < positions:
+            room = self._local.room = make_room(self._weights, max(positions, 128))
+        return room
+
+
+def read_weights(file: OnnxFile) -> Weights:
+    """The weights of the file, or an error that says why it is not a BERT that can be computed here."""
+    bert = "bert." if "bert.embeddings.LayerNorm.weight" in file.arrays else ""
+    embeddings = f"{bert}embeddings."
+    words = f"{embeddings}word_embeddings.weight"
+    layers = sum(name.endswith("intermediate.dense.bias") for name in file.arrays)
+    try:
+        if not layers:
+            raise KeyError(f"{bert}encoder.layer.0.intermediate.dense.bias")
+        kinds, places = (
+            file.unrounded(f"{embeddings}{name}_embeddings.weight") for name in ("token_type", "position")
+        )
+        scale, zero = (file.arrays[f"{words}_{name}"] for name in ("scale", "zero_point"))
+        weights = Weights(
+            words=file.arrays[f"{words}_quantized"],
+            word_scale=np.array([scale, zero], dtype=np.float32).reshape(2),
+            places=np.concatenate([places + kind for kind in kinds]),
+            first_norm=_norm(file, f"{embeddings}LayerNorm"),
+            attention=_product(file, bert, layers, [f"attention.self.{name}" for name in ("query", "key", "value")]),
+            mixing=_product(file, bert, layers, ["attention.output.dense"]),
+            mixing_norm=_norms(file, bert, layers, "attention.output.LayerNorm"),
+            inner=_product(file, bert, layers, ["intermediate.dense"]),
+            outer=_product(file, bert, layers, ["output.dense"]),
+            outer_norm=_norms(file, bert, layers, "output.LayerNorm"),
+        )
+    except KeyError as error:
+        raise SecateursError(f"{file.path} is not an int8 BERT: it has no {error.args[0]}") from error
+    width, inner = weights.places.shape[1], weights.inner.scale.shape[1]
+    if width % COLUMNS or inner % COLUMNS or weights.words.dtype != np.uint8:
+        raise SecateursError(f"{file.path} is a BERT of {width} and {inner} dimensions: not multiples of {COLUMNS}")
+    weights.attention.scale[:, :width] *= _FOLD
+    weights.attention.sums[:, :width] *= _FOLD
+    weights.attention.bias[:, :width] *= _FOLD
+    return weights
+
+
+def _product(file: OnnxFile, bert: str, layers: int, names: Sequence[str]) -> Product:
+    """The weights of the products with these names side by side, for each layer."""
+    found = []
+    for layer in range(layers):
+        prefix = f"{bert}encoder.layer.{layer}."
+        parts = [file.factor(prefix + name) for name in names]
+        weights = np.concatenate([part for part, _ in parts], axis=1)  # (depth, columns)
+        scale = np.concatenate([np.full(part.shape[1], step, dtype=np.float32) for part, step in parts])
+        bias = np.concatenate([file.arrays[f"{prefix}{name}.bias"] for name in names])
+        found.append((pack_weights(weights), scale, weights.sum(axis=0, dtype=np.int64) * scale, bias))
+    stacked: Callable[[int], NDArray[np.float32]] = lambda i: np.stack([row[i] for row in found]).astype(np.float32)
+    return Product(np.stack([row[0] for row in found]), stacked(1), stacked(2), stacked(3))
+
+
+def _norm(file: OnnxFile, name: str) -> NDArray[np.float32]:
+    return np.stack([file.arrays[f"{name}.weight"], file.arrays[f"{name}.bias"]])
+
+
+def _norms(file: OnnxFile, bert: str, layers: int, name: str) -> NDArray[np.float32]:
+    return np.stack([_norm(file, f"{bert}encoder.layer.{layer}.{name}") for layer in range(layers)])
