@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from secateurs import SecateursError, TokenKind, load_encoder
-from secateurs.encoders import Encoder, onnx
-from secateurs.encoders.onnx import OnnxEncoder, OnnxSettings, _wheel_folder
+from secateurs.encoders import Encoder
+from secateurs.encoders.model_folder import WHEEL_CHECKSUMS, OnnxSettings, wheel_folder
+from secateurs.encoders.onnx import OnnxEncoder
 
 CLS, SUMMARY, SEP, MASK, W, PUNCT = (
     TokenKind.CLS,
@@ -152,7 +153,7 @@ def test_the_fingerprint_tells_settings_and_layers_apart(encoder: OnnxEncoder) -
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
     for name in ("model.onnx", "tokenizer.json"):
-        shutil.copy(_wheel_folder() / name, tmp_path / name)
+        shutil.copy(wheel_folder() / name, tmp_path / name)
     return tmp_path
 
 
@@ -211,13 +212,13 @@ def test_files_that_are_no_model_are_named(model_folder: Path) -> None:
 
 
 def test_a_model_file_that_was_altered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(onnx.WHEEL_CHECKSUMS, "model.onnx", "0" * 64)
+    monkeypatch.setitem(WHEEL_CHECKSUMS, "model.onnx", "0" * 64)
     with pytest.raises(SecateursError, match=r"checksum differs.*force-reinstall"):
         load_encoder()
 
 
 def test_a_missing_model_wheel_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx, "WHEEL", "no-such-wheel")
+    monkeypatch.setattr("secateurs.encoders.model_folder.WHEEL", "no-such-wheel")
     with pytest.raises(SecateursError, match=r'pip install "secateurs\[model\]"'):
         load_encoder()
 

