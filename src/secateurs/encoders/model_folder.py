@@ -1,4 +1,8 @@
-"""A folder with an ONNX model: its conventions, its last linear layer, and where it comes from (wheel or hub)."""
+"""A folder with an ONNX model: its conventions, its last linear layer, and where it comes from (wheel or hub).
+
+The conventions are in `secateurs.json`, or in the `onnx_config.json` that pylate-onnx-export writes; the first wins,
+setting by setting. Without either they are those of the built-in model.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import json
 import string
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,39 +26,74 @@ WHEEL_CHECKSUMS = {
     "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
 }
 SETTINGS_FILE = "secateurs.json"
-FRAME = 3  # [CLS], marker and [SEP]
+EXPORT_FILE = "onnx_config.json"
+MODEL_FILES = ("model.onnx", "onnx/model.onnx")
+INT8_FILES = ("model_int8.onnx", "onnx/model_int8.onnx")  # only if there is no other, or `model_file` names it
+EXTERNAL_DATA = (".data", "_data")  # what the name of a file with the weights adds to the name of its model
+_LEAST_LIMIT = 3  # room for [CLS], marker and [SEP]
+_EXPORT_DEFAULTS = {  # of the fields that an export may leave out
+    "query_prefix": "[Q] ",
+    "document_prefix": "[D] ",
+    "query_length": 48,
+    "document_length": 300,
+    "do_query_expansion": True,
+    "attend_to_expansion_tokens": False,
+    "skiplist_words": [],
+    "do_lower_case": False,
+    "mask_token_id": 103,
+    "pad_token_id": 0,
+}
+_UNKNOWN_MASK = 103  # an export writes this number, BERT's [MASK], also for a vocabulary without a MASK
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxSettings:
-    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`."""
+    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`.
 
-    query_length: int = 32
+    The special tokens around a text are those that the tokenizer adds.
+    """
+
+    query_length: int = 32  # MASKs pad a query up to here; 0: there are none
     query_limit: int = 512
     document_limit: int = 300
-    query_marker: str = "[unused0]"
-    document_marker: str = "[unused1]"
-    cls: str = "[CLS]"
-    sep: str = "[SEP]"
-    mask: str = "[MASK]"
+    query_marker: str | int | None = "[unused0]"  # the token at the second position, or its id; None: there is none
+    document_marker: str | int | None = "[unused1]"
+    mask: str | int | None = "[MASK]"  # None if no query is padded
     attend_to_masks: bool = False
-    skip: str = string.punctuation  # one-character tokens that documents do not store
+    skip: str | tuple[str, ...] = string.punctuation  # tokens (or characters) that documents do not store
+    lower_case: bool = False  # before the tokenizer, which may do so itself
+    model_file: str | None = None  # such as "model_int8.onnx"; None: see MODEL_FILES
     projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
     merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
     summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
     relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
 
     def __post_init__(self) -> None:
-        for name, least in (("query_length", 0), ("query_limit", FRAME), ("document_limit", FRAME)):
+        for name, least in (("query_length", 0), ("query_limit", _LEAST_LIMIT), ("document_limit", _LEAST_LIMIT)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        for name in ("query_marker", "document_marker", "mask"):
+            token = getattr(self, name)
+            is_id = isinstance(token, int) and not isinstance(token, bool) and token >= 0
+            if not (is_id or isinstance(token, str | None)):
+                raise ValueError(f"{name} is a token, its id, or null, not {token!r}")
+        if self.mask is None and self.query_length:
+            raise ValueError('a query_length above 0 needs a "mask"')
+        if not isinstance(self.skip, str):
+            object.__setattr__(self, "skip", _checked_words(self.skip))
         if self.summary not in (None, "marker", "cls"):
             raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
         if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
             raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
         if self.relevance is not None:
             object.__setattr__(self, "relevance", _checked_curve(self.relevance))
+
+
+def _checked_words(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
+        raise ValueError(f"skip is a list of tokens, or a text with one-character tokens, not {given!r}")
+    return tuple(given)
 
 
 def _checked_curve(given: object) -> tuple[float, float]:
@@ -84,29 +124,80 @@ def wheel_folder() -> Path:
     return folder
 
 
-def hub_folder(name: str, revision: str | None) -> tuple[Path, str]:
-    """Where the hub's client keeps the model, and its commit."""
+def hub_folder(name: str, revision: str | None, model_file: str | None = None) -> tuple[Path, str]:
+    """Where the hub's client keeps the model, and its commit. Of several models in it, only the wanted is fetched."""
     hub = require("huggingface_hub", "hub")
-    wanted = ["model.onnx", "onnx/model.onnx", "*.json", "*model.safetensors", "*.npy"]
     try:
-        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
+        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.npy"]))
+        commit = revision or folder.name  # the client names the folder of a snapshot after its commit
+        chosen = model_file or _read_json(folder / SETTINGS_FILE).get("model_file")
+        wanted = [] if (folder / EXPORT_FILE).is_file() else ["*model.safetensors"]  # an export has no layer in it
+        for files in [(chosen,)] if chosen else [MODEL_FILES, INT8_FILES]:
+            wanted += [file + ending for file in files for ending in ("", *EXTERNAL_DATA)]
+            hub.snapshot_download(name, revision=commit, allow_patterns=wanted)
+            if any((folder / file).is_file() for file in files):
+                break
+    except SecateursError:
+        raise
     except Exception as error:  # the hub client raises a dozen kinds; each means "no model here"
         raise SecateursError(
             f"no model {name!r}: it is not a folder, and the hub did not give it ({error}). "
             f'The built-in model is "{DEFAULT_MODEL}"'
         ) from error
-    return folder, revision or folder.name  # the client names the folder of a snapshot after its commit
+    return folder, commit
 
 
-def read_settings(folder: Path) -> OnnxSettings:
-    path = folder / SETTINGS_FILE
-    if not path.is_file():
-        return OnnxSettings()
+def read_settings(folder: Path, tokenizer: Any) -> OnnxSettings:
+    settings = _read_export(folder / EXPORT_FILE, tokenizer) if (folder / EXPORT_FILE).is_file() else {}
     try:
-        return OnnxSettings(**json.loads(path.read_text("utf-8")))
+        return OnnxSettings(**(settings | _read_json(folder / SETTINGS_FILE)))
     except (TypeError, ValueError) as error:
+        path = folder / (SETTINGS_FILE if (folder / SETTINGS_FILE).is_file() else EXPORT_FILE)
         known = ", ".join(OnnxSettings.__slots__)
         raise SecateursError(f"{path}: {error}. Known settings: {known}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a file of settings says; nothing if there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise SecateursError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise SecateursError(f"{path} is not a JSON object")
+    return content
+
+
+def _read_export(path: Path, tokenizer: Any) -> dict[str, Any]:
+    """What `onnx_config.json` says, in our words.
+
+    Its lengths count every position, and both cut. Its model has the linear layer inside.
+    """
+    export: dict[str, Any] = _EXPORT_DEFAULTS | _read_json(path)
+    mask = export["mask_token_id"]
+    if mask == _UNKNOWN_MASK:
+        known = [name for name in ("[MASK]", "<mask>") if tokenizer.token_to_id(name) is not None]
+        # A model without a MASK was trained on queries padded with the token that pads batches.
+        mask = known[0] if known else export["pad_token_id"]
+
+    def marker(prefix: str) -> str | int | None:
+        given: str | int | None = export.get(f"{prefix}_id")
+        return export[prefix] or None if given is None else given  # an empty prefix is none
+
+    return {
+        "query_length": export["query_length"] if export["do_query_expansion"] else 0,
+        "query_limit": export["query_length"],
+        "document_limit": export["document_length"],
+        "query_marker": marker("query_prefix"),
+        "document_marker": marker("document_prefix"),
+        "mask": mask,
+        "attend_to_masks": bool(export["attend_to_expansion_tokens"]),
+        "skip": export["skiplist_words"],
+        "lower_case": bool(export["do_lower_case"]),
+        "projection": None,
+    }
 
 
 def read_projection(folder: Path, settings: OnnxSettings) -> NDArray[np.float32] | None:
@@ -136,6 +227,13 @@ def read_projection(folder: Path, settings: OnnxSettings) -> NDArray[np.float32]
         f"{folder} has no linear layer ({', '.join(names)}). If the ONNX model already ends in the embedding, "
         f'write {{"projection": null}} to {folder / SETTINGS_FILE}'
     )
+
+
+def model_files(folder: Path, chosen: str | None) -> list[Path]:
+    """The ONNX model, and the files beside it with its weights if they are not inside."""
+    model = find_file(folder, *((chosen,) if chosen else (*MODEL_FILES, *INT8_FILES)))
+    data = (model.with_name(model.name + ending) for ending in EXTERNAL_DATA)
+    return [model, *(path for path in data if path.is_file())]
 
 
 def find_file(folder: Path, *names: str) -> Path:

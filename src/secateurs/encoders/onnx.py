@@ -29,11 +29,11 @@ from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
 from .model_folder import (
-    FRAME,
     SETTINGS_FILE,
     OnnxSettings,
     find_file,
     hub_folder,
+    model_files,
     read_projection,
     read_settings,
     sha256,
@@ -75,17 +75,21 @@ class OnnxEncoder:
         """
         onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
-        self.settings = settings or read_settings(folder)
+        tokenizer_file = find_file(folder, "tokenizer.json")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        except Exception as error:  # the library raises a bare Exception
+            raise SecateursError(f"{tokenizer_file} is not a tokenizer: {error}") from error
+        self.settings = settings or read_settings(folder, self._tokenizer)
         self.workers = workers or usable_cores()
         self.merge = self.settings.merge
-        model_file = find_file(folder, "model.onnx", "onnx/model.onnx")
-        tokenizer_file = find_file(folder, "tokenizer.json")
+        model_file, *weights = model_files(folder, self.settings.model_file)
         self._projection = read_projection(folder, self.settings) if projection is None else projection
         self._packed: Any = None
         if self._projection is not None:  # (width, dim), packed row by row of its transpose
             self._packed = numkong.dots_pack(np.ascontiguousarray(self._projection.T, dtype=np.float32))
         self._model, self._revision = model, revision
-        self._checksums = {path.name: sha256(path) for path in (model_file, tokenizer_file)}
+        self._checksums = {path.name: sha256(path) for path in (model_file, *weights, tokenizer_file)}
 
         options = onnxruntime.SessionOptions()
         # One thread per text: a query that waits for a second, busy core is slower, and bulk encoding keeps
@@ -94,8 +98,7 @@ class OnnxEncoder:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
-        except Exception as error:  # both libraries raise types of their own, or a bare Exception
+        except Exception as error:  # the library raises types of its own
             raise SecateursError(f"{folder} has no model that can be loaded: {error}") from error
         width, layer = self._session.get_outputs()[0].shape[-1], self._projection
         if layer is not None and (layer.ndim != 2 or (isinstance(width, int) and layer.shape[0] != width)):
@@ -109,18 +112,20 @@ class OnnxEncoder:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
-        named = {
-            name: self._tokenizer.token_to_id(getattr(self.settings, name))
-            for name in ("cls", "sep", "mask", "query_marker", "document_marker")
-        }
-        for name, token_id in named.items():
-            if token_id is None:
+        self._ids: dict[str, int] = {}
+        for name in ("mask", "query_marker", "document_marker"):
+            token = getattr(self.settings, name)
+            token_id = self._tokenizer.token_to_id(token) if isinstance(token, str) else token
+            if token is None:
+                continue
+            if token_id is None or self._tokenizer.id_to_token(token_id) is None:
                 raise SecateursError(
-                    f"{tokenizer_file} has no token {getattr(self.settings, name)!r}: "
+                    f"{tokenizer_file} has no token {token!r}: "
                     f'name the right one as "{name}" in {folder / SETTINGS_FILE}'
                 )
-        self._ids: dict[str, int] = named
-        skipped = (self._tokenizer.token_to_id(character) for character in self.settings.skip)
+            self._ids[name] = token_id
+        self._head, self._tail = _special_tokens(self._tokenizer)
+        skipped = (self._tokenizer.token_to_id(word) for word in self.settings.skip)
         self._skipped = np.array(sorted(token for token in skipped if token is not None), dtype=np.int64)
 
     @classmethod
@@ -148,14 +153,15 @@ class OnnxEncoder:
             folder = Path(model).resolve()
             model = str(folder)
         else:
-            folder, revision = hub_folder(model, revision)
+            folder, revision = hub_folder(model, revision, settings.model_file if settings else None)
         return cls(folder, model, settings, projection, workers, revision)
 
     @property
     def dim(self) -> int:
         if self._projection is not None:
             return int(self._projection.shape[1])
-        return int(self._session.get_outputs()[0].shape[-1])
+        width = self._session.get_outputs()[0].shape[-1]
+        return width if isinstance(width, int) else int(self.encode_document("").embeddings.shape[1])
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
@@ -163,6 +169,10 @@ class OnnxEncoder:
         if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
             del settings["summary"]
         del settings["merge"], settings["relevance"]  # nor do these
+        del settings["model_file"]  # its name and content are among the checksums
+        if not self.settings.lower_case:
+            del settings["lower_case"]
+        settings["cls"], settings["sep"] = (" ".join(map(self.token_text, ids)) for ids in (self._head, self._tail))
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
             digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
@@ -196,15 +206,16 @@ class OnnxEncoder:
         return fingerprint(self._tokenizer.get_vocab())
 
     def word_ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)  # on all cores
+        texts = [self._prepared(text) for text in texts]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)  # on all cores
         ids = np.fromiter((token for encoding in encodings for token in encoding.ids), dtype=np.int32)
         return ids[~np.isin(ids, self._skipped)]  # (wordpieces,)
 
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], list[tuple[int, int] | None]]:
         """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""
         positions = self._document_positions(text)
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        spans = [None, None, *pieces[: len(positions.kinds) - FRAME], None]  # [CLS], the marker, and [SEP] at the end
+        pieces = self._piece_spans(text)[: len(positions.kinds) - self._frame_length("document_marker")]
+        spans = self._framed([None] * len(self._head), pieces, [None] * len(self._tail), "document_marker", None)
         stored = np.flatnonzero(positions.kinds != TokenKind.PUNCTUATION)
         return positions.token_ids[stored].astype(np.int32), [spans[position] for position in stored]
 
@@ -224,14 +235,41 @@ class OnnxEncoder:
 
     def _frame(self, text: str, marker: str, limit: int) -> _Positions:
         """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids
-        room = limit - FRAME
-        token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
-        kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
-        kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
+        pieces = self._tokenizer.encode(self._prepared(text), add_special_tokens=False).ids
+        room = max(0, limit - self._frame_length(marker))
+        token_ids = np.array(
+            self._framed(self._head, pieces[:room], self._tail, marker, self._ids.get(marker)), dtype=np.int64
+        )
+        words = np.where(np.isin(pieces[:room], self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).tolist()
+        cls, sep = [TokenKind.CLS] * len(self._head), [TokenKind.SEP] * len(self._tail)
+        kinds = np.array(self._framed(cls, words, sep, marker, TokenKind.MARKER), dtype=np.uint8)
         if self.settings.summary is not None:
-            kinds[("cls", "marker").index(self.settings.summary)] = TokenKind.SUMMARY
+            kinds[kinds == TokenKind[self.settings.summary.upper()]] = TokenKind.SUMMARY
         return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), max(0, len(pieces) - room))
+
+    def _framed(self, head: list[Any], pieces: list[Any], tail: list[Any], marker: str, marked: Any) -> list[Any]:
+        """What is before, of and behind a text, in order, with `marked` second if the model has that marker."""
+        framed = [*head, *pieces, *tail]
+        if marker in self._ids:
+            framed.insert(1, marked)  # also where the tokenizer puts nothing before a text: so PyLate trains
+        return framed
+
+    def _frame_length(self, marker: str) -> int:
+        return len(self._head) + len(self._tail) + (marker in self._ids)
+
+    def _prepared(self, text: str) -> str:
+        """The text as the tokenizer gets it: a space at its start would change the first token of a byte-level one."""
+        return text.strip().lower() if self.settings.lower_case else text.strip()
+
+    def _piece_spans(self, text: str) -> list[tuple[int, int]]:
+        """Where in the text, in characters, each wordpiece stands."""
+        spans: list[tuple[int, int]] = self._tokenizer.encode(self._prepared(text), add_special_tokens=False).offsets
+        before = len(text) - len(text.lstrip())
+        if not self.settings.lower_case:
+            return [(start + before, end + before) for start, end in spans]
+        # Lower case may be longer, as of İ: `origin` is the character of the text that each prepared one comes from.
+        origin = [number for number, character in enumerate(text.strip(), before) for _ in character.lower()]
+        return [(origin[start], origin[end - 1] + 1) for start, end in spans]
 
     def _embed(self, positions: _Positions) -> NDArray[np.float32]:
         feed = {
@@ -246,3 +284,11 @@ class OnnxEncoder:
         norms = np.linalg.norm(projected, axis=1, keepdims=True)
         normalised: NDArray[np.float32] = (projected / np.maximum(norms, 1e-12)).astype(np.float32)
         return normalised  # (positions, dim)
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer puts before a text and after it."""
+    encoding = tokenizer.encode("a")
+    of_text = [position for position, special in enumerate(encoding.special_tokens_mask) if not special]
+    first, last = (of_text[0], of_text[-1]) if of_text else (len(encoding.ids), len(encoding.ids))
+    return encoding.ids[:first], encoding.ids[last + 1 :]
