@@ -212,7 +212,7 @@ def test_files_that_are_no_model_are_named(model_folder: Path) -> None:
 
 
 def test_a_model_file_that_was_altered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WHEEL_CHECKSUMS, "model.onnx", "0" * 64)
+    monkeypatch.setitem(WHEEL_CHECKSUMS["colbert"], "model.onnx", "0" * 64)
     with pytest.raises(SecateursError, match=r"checksum differs.*force-reinstall"):
         load_encoder()
 

