@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from secateurs import SecateursError, TokenKind, load_encoder
-from secateurs.encoders import Encoder, onnx
-from secateurs.encoders.onnx import OnnxEncoder, OnnxSettings, _wheel_folder
+from secateurs.encoders import Encoder
+from secateurs.encoders.model_folder import WHEEL_CHECKSUMS, OnnxSettings, wheel_folder
+from secateurs.encoders.onnx import OnnxEncoder
 
 CLS, SUMMARY, SEP, MASK, W, PUNCT = (
     TokenKind.CLS,
@@ -152,7 +153,7 @@ def test_the_fingerprint_tells_settings_and_layers_apart(encoder: OnnxEncoder) -
 @pytest.fixture
 def model_folder(tmp_path: Path) -> Path:
     for name in ("model.onnx", "tokenizer.json"):
-        shutil.copy(_wheel_folder() / name, tmp_path / name)
+        shutil.copy(wheel_folder() / name, tmp_path / name)
     return tmp_path
 
 
@@ -211,13 +212,13 @@ def test_files_that_are_no_model_are_named(model_folder: Path) -> None:
 
 
 def test_a_model_file_that_was_altered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(onnx.WHEEL_CHECKSUMS, "model.onnx", "0" * 64)
+    monkeypatch.setitem(WHEEL_CHECKSUMS["colbert"], "model.onnx", "0" * 64)
     with pytest.raises(SecateursError, match=r"checksum differs.*force-reinstall"):
         load_encoder()
 
 
 def test_a_missing_model_wheel_names_the_pip_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx, "WHEEL", "no-such-wheel")
+    monkeypatch.setattr("secateurs.encoders.model_folder.WHEEL", "no-such-wheel")
     with pytest.raises(SecateursError, match=r'pip install "secateurs\[model\]"'):
         load_encoder()
 
@@ -279,8 +280,9 @@ def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:
 
 def test_a_model_without_a_summary_keeps_the_fingerprint_that_it_had_before_there_were_summaries() -> None:
     plain = OnnxEncoder.load(settings=OnnxSettings())
-    without = ("summary", "merge", "relevance")
+    without = ("summary", "merge", "relevance", "lower_case", "model_file")
     settings = {name: value for name, value in asdict(plain.settings).items() if name not in without}
+    settings |= {"cls": "[CLS]", "sep": "[SEP]"}  # as the tokenizer has them
     digest = hashlib.sha256(json.dumps([plain._checksums, settings], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(plain._projection, dtype="<f4").tobytes())
     assert plain.spec["fingerprint"] == digest.hexdigest()[:16]

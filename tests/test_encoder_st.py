@@ -12,7 +12,7 @@ from secateurs import Index, SecateursError, TokenKind, load_encoder
 pytest.importorskip("sentence_transformers", reason='needs "secateurs[st]": run make test-st')
 
 from secateurs.encoders import Encoder
-from secateurs.encoders.onnx import _wheel_folder
+from secateurs.encoders.model_folder import wheel_folder
 from secateurs.encoders.sentence_transformers import SentenceTransformersEncoder
 
 
@@ -30,7 +30,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoint")
     names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(_wheel_folder() / "tokenizer.json"), unk_token="[UNK]", model_max_length=64, **names
+        tokenizer_file=str(wheel_folder() / "tokenizer.json"), unk_token="[UNK]", model_max_length=64, **names
     )
     tokenizer.save_pretrained(folder / "backbone")
     config = BertConfig(

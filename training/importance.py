@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from secateurs import EncodedText, Index, TokenKind
 from secateurs.effort import make_plan
-from secateurs.encoders.onnx import _wheel_folder
+from secateurs.encoders.model_folder import wheel_folder
 from secateurs.gather import gatherer
 from secateurs.kernels.simd import round_query
 from secateurs.lab.significance import compare
@@ -96,7 +96,7 @@ def count_wordpieces(folder: Path, cache: Path) -> NDArray[np.int64]:
     """How often each wordpiece occurs in the texts of a collection."""
     path = cache / f"{folder.name}.wordpieces.npy"
     if not path.exists():
-        tokenizer = tokenizers.Tokenizer.from_file(str(_wheel_folder() / "tokenizer.json"))
+        tokenizer = tokenizers.Tokenizer.from_file(str(wheel_folder() / "tokenizer.json"))
         tokenizer.no_padding()
         tokenizer.no_truncation()
         counts = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
@@ -116,7 +116,7 @@ def observe(options: argparse.Namespace, name: str) -> tuple[Index, list[Observe
     )
     counted = [count_wordpieces(options.collections / other, options.cache) for other in BACKGROUND if other != name]
     background = np.sum(counted, axis=0)  # (vocabulary,)
-    vocabulary = tokenizers.Tokenizer.from_file(str(_wheel_folder() / "tokenizer.json"))
+    vocabulary = tokenizers.Tokenizer.from_file(str(wheel_folder() / "tokenizer.json"))
     continues = np.array([vocabulary.id_to_token(i).startswith("##") for i in range(vocabulary.get_vocab_size())])
     snapshot = judged.index.snapshot
     documents = np.arange(int(snapshot.firsts[-1]))

@@ -32,7 +32,8 @@ import tokenizers
 import torch
 from rich.progress import track
 
-from secateurs.encoders.onnx import OnnxEncoder, OnnxSettings, _wheel_folder
+from secateurs.encoders.model_folder import OnnxSettings, wheel_folder
+from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.records import EncodedText, TokenKind
 
 WIDTH = 384
@@ -95,7 +96,7 @@ def mine(collection: Collection) -> list[tuple[str, list[str]]]:
 
 def teach(pairs: Sequence[tuple[str, str]]) -> np.ndarray:
     """The cross-encoder's logit for each (question, passage)."""
-    folder = _wheel_folder().parent / "reranker_en"
+    folder = wheel_folder().parent / "reranker_en"
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options)

@@ -46,7 +46,9 @@ def evaluate(
     compared_with: Annotated[
         list[str] | None,
         typer.Option(
-            "--with", metavar="NAME", help="One more row: bm25, bm25+maxsim[:N], quit[:N], mean or dense:MODEL."
+            "--with",
+            metavar="NAME",
+            help="One more row: bm25, bm25+maxsim[:N], quit[:N], mean, dense:bge-small or dense:MODEL.",
         ),
     ] = None,
     run: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="One more row: a TREC run.")] = None,

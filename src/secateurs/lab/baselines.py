@@ -5,6 +5,7 @@ bm25+maxsim     the classical pipeline: BM25 gathers, exact MaxSim ranks; bm25+m
 quit            the predecessor of query embedding pruning: term-at-a-time BM25 that stops early (Moffat & Zobel, 1996);
                 quit:5000 allows 5,000 accumulators
 mean            a single-vector dense retriever: the mean of a text's token embeddings, compared by cosine
+dense:bge-small a single-vector dense retriever: bge-small-en-v1.5, which comes with the built-in model, no torch
 dense:MODEL     a single-vector dense retriever: any sentence-transformers model, by folder or hub name
 """
 
@@ -20,10 +21,11 @@ from numpy.typing import NDArray
 from ..errors import SecateursError, UsageError, require
 from ..index import Index
 from ..progress import progress_bar
+from . import bge_small
 from .sweeps import DEPTH
 from .systems import Outcome, Query, Settings, System
 
-NAMES = ("bm25", "bm25+maxsim", "quit", "mean", "dense:MODEL")
+NAMES = ("bm25", "bm25+maxsim", "quit", "mean", "dense:bge-small", "dense:MODEL")
 _RERANKED = 1000
 _ACCUMULATORS = 5000
 _ENCODED_AT_A_TIME = 1024  # documents, sorted by length within, so that batches have little padding
@@ -45,6 +47,8 @@ def baseline_systems(index: Index, names: Sequence[str], k: int = DEPTH) -> list
             systems.append(Quit(_words(words), k, int(argument or _ACCUMULATORS)))
         elif name == "mean":
             systems.append(mean_embedding(index, k))
+        elif argument == bge_small.NAME:
+            systems.append(dense_bge_small(index, k))
         else:
             systems.append(dense(index, argument, k))
     return systems
@@ -222,6 +226,22 @@ def mean_embedding(index: Index, k: int = DEPTH) -> SingleVector:
         raise SecateursError("mean needs documents, and this index has none")
     return SingleVector(
         "mean", docnos, np.array(means, dtype=np.float32), lambda query: query.encoded.embeddings.mean(axis=0), k
+    )
+
+
+def dense_bge_small(index: Index, k: int = DEPTH) -> SingleVector:
+    """The model that comes with the built-in one. It encodes all documents first, on all cores."""
+    model = bge_small.BgeSmall()
+    docnos, texts = _texts(index)
+    vectors = []
+    with progress_bar(f"encoding with {bge_small.NAME}", len(texts), "documents") as advance:
+        for vector in model.encode_documents(texts):
+            vectors.append(vector)
+            advance(1)
+    if not vectors:
+        raise SecateursError("dense needs documents, and this index has none")
+    return SingleVector(
+        f"dense:{bge_small.NAME}", docnos, np.array(vectors), lambda query: model.encode_query(query.text), k
     )
 
 
