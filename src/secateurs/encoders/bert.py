@@ -7,7 +7,7 @@ over the whole input. That is nearer to the network without rounding, and indepe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from threading import local
 
@@ -69,9 +69,7 @@ def read_weights(file: OnnxFile) -> Weights:
     try:
         if not layers:
             raise KeyError(f"{bert}encoder.layer.0.intermediate.dense.bias")
-        kinds, places = (
-            file.unrounded(f"{embeddings}{name}_embeddings.weight") for name in ("token_type", "position")
-        )
+        kinds, places = (file.unrounded(f"{embeddings}{name}_embeddings.weight") for name in ("token_type", "position"))
         scale, zero = (file.arrays[f"{words}_{name}"] for name in ("scale", "zero_point"))
         weights = Weights(
             words=file.arrays[f"{words}_quantized"],
@@ -106,8 +104,8 @@ def _product(file: OnnxFile, bert: str, layers: int, names: Sequence[str]) -> Pr
         scale = np.concatenate([np.full(part.shape[1], step, dtype=np.float32) for part, step in parts])
         bias = np.concatenate([file.arrays[f"{prefix}{name}.bias"] for name in names])
         found.append((pack_weights(weights), scale, weights.sum(axis=0, dtype=np.int64) * scale, bias))
-    stacked: Callable[[int], NDArray[np.float32]] = lambda i: np.stack([row[i] for row in found]).astype(np.float32)
-    return Product(np.stack([row[0] for row in found]), stacked(1), stacked(2), stacked(3))
+    packed, *numbers = zip(*found, strict=True)
+    return Product(np.stack(packed), *(np.stack(rows).astype(np.float32) for rows in numbers))
 
 
 def _norm(file: OnnxFile, name: str) -> NDArray[np.float32]:

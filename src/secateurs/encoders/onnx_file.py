@@ -1,21 +1,26 @@
 """The constant arrays in an ONNX file, without the onnx package.
 
-An ONNX file is one protocol-buffers message: numbered fields, each a number, or bytes with their length in front. Of its
-graph this reads the initializers (constant arrays) and the matrix products, which connect a weight to the place where it
-is used.
+An ONNX file is one protocol-buffers message: numbered fields, each a number, or bytes with their length in front. Of
+its graph this reads the initializers (constant arrays) and the matrix products, which connect a weight to the place
+where it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError
 
-_TYPES = {1: np.float32, 2: np.uint8, 3: np.int8}  # the message's numbers for element types, those that are read
+_TYPES: dict[int, Any] = {
+    1: np.float32,
+    2: np.uint8,
+    3: np.int8,
+}  # the message's numbers for element types, those that are read
 _GRAPH = 7  # fields of the model
 _NODE, _INITIALIZER = 1, 5  # fields of the graph
 _INPUT, _NAME, _OPERATOR = 1, 3, 4  # fields of a node
@@ -25,7 +30,7 @@ _DIMS, _TYPE, _FLOATS, _INTS, _TENSOR_NAME, _RAW = 1, 2, 4, 5, 8, 9  # fields of
 class OnnxFile:
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.arrays: dict[str, NDArray[np.generic]] = {}
+        self.arrays: dict[str, NDArray[Any]] = {}
         self._factors: dict[str, str] = {}  # node of a matrix product -> its weight
         data = memoryview(path.read_bytes())
         try:
@@ -65,7 +70,8 @@ class OnnxFile:
 
     def _read_initializer(self, tensor: memoryview) -> None:
         dims: list[int] = []
-        kind, name, array = 0, "", None
+        kind, name = 0, ""
+        array: NDArray[Any] | None = None
         for field, value in _fields(tensor):
             if field == _DIMS:
                 dims.extend([value] if isinstance(value, int) else _numbers(value))
@@ -73,7 +79,7 @@ class OnnxFile:
                 kind = value
             elif field == _TENSOR_NAME and isinstance(value, memoryview):
                 name = bytes(value).decode()
-            elif field == _RAW and kind in _TYPES:
+            elif field == _RAW and kind in _TYPES and isinstance(value, memoryview):
                 array = np.frombuffer(value, dtype=_TYPES[kind])
             elif field == _FLOATS and kind == 1 and isinstance(value, memoryview):
                 array = np.frombuffer(value, dtype=np.float32)

@@ -1,7 +1,8 @@
 """Attention of the positions of a text to each other: softmax(queries keys) values, for each head of 32 dimensions.
 
-Positions are computed in groups of 32, and four of a group at once, so that what is read of keys and values is used four
-times while it is in registers, and often while it is in the cache. Keys are packed in blocks of 32, dimension by dimension.
+Positions are computed in groups of 32, and four of a group at once, so that what is read of keys and values is used
+four times while it is in registers, and often while it is in the cache. Keys are packed in blocks of 32, dimension by
+dimension.
 """
 
 from __future__ import annotations

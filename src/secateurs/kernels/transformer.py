@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .floats import everywhere, larger, largest_of, load_floats, smaller, smallest_of, store_bytes, store_floats, sum_of
-from .products import ROWS, TILE, TILE_SETTINGS, close_tiles, multiply, open_tiles
+from .products import TILE, TILE_SETTINGS, close_tiles, multiply, open_tiles
 from .self_attention import attend, attention_room
 from .simd import LANES, compiled
 
@@ -26,11 +26,13 @@ _EPSILON = np.float32(1e-12)
 
 # GELU is x * (1/2 + t P(t^2)), t = x between -4.2 and 4.2: to 8e-5 with this polynomial, whose greatest error is least.
 _REACH = np.float32(4.2)
-_GELU = np.array(
-    [4.92418036e-11, -4.79589601e-9, 2.07253618e-7, -5.28964064e-6, 8.98364369e-5]
-    + [-1.08646047e-3, 9.74094155e-3, -6.62220775e-2, 3.98834579e-1],
+_GELU = np.array(  # highest power first
+    [
+        *(4.92418036e-11, -4.79589601e-9, 2.07253618e-7, -5.28964064e-6, 8.98364369e-5),
+        *(-1.08646047e-3, 9.74094155e-3, -6.62220775e-2, 3.98834579e-1),
+    ],
     dtype=np.float32,
-)  # highest power first
+)
 
 
 class Product(NamedTuple):
@@ -135,9 +137,7 @@ def forward(
 
 
 @compiled
-def embed_tokens(
-    token_ids: NDArray[np.int64], places: NDArray[np.int64], weights: Weights, room: Room
-) -> None:
+def embed_tokens(token_ids: NDArray[np.int64], places: NDArray[np.int64], weights: Weights, room: Room) -> None:
     """The states before the first layer, and what they are rounded."""
     width = room.states.shape[1]
     row = np.empty(width, dtype=np.float32)

@@ -1,0 +1,67 @@
+"""The network of an encoder, token ids to states: by onnxruntime, or by the kernels of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import SecateursError, require
+from ..kernels.simd import HAS_VNNI
+from .bert import Bert
+
+# Kernels need the CPU's dot product of bytes: without it onnxruntime, which has code for many CPUs, is faster.
+KERNELS_ARE_FASTER = HAS_VNNI
+
+
+class Network(Protocol):
+    @property
+    def width(self) -> int | None:
+        """Dimensions of a state, if the model says so."""
+
+    def states(self, texts: Sequence[tuple[NDArray[np.int64], int]]) -> list[NDArray[np.float32]]:
+        """(positions, width) for each text, given as token ids and how many of them, the first, are attended to."""
+
+
+class OnnxRuntime:
+    """Each text runs by itself: an int8 model scales its activations over all that it is given at once."""
+
+    def __init__(self, path: Path) -> None:
+        onnxruntime = require("onnxruntime", "model")
+        options = onnxruntime.SessionOptions()
+        # One thread per text: a query that waits for a second, busy core is slower, and bulk encoding keeps
+        # the cores busy with different documents instead.
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # the library raises types of its own
+            raise SecateursError(f"{path} is not a model that onnxruntime can load: {error}") from error
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        self._output = self._session.get_outputs()[0]
+
+    @property
+    def width(self) -> int | None:
+        width = self._output.shape[-1]
+        return width if isinstance(width, int) else None
+
+    def states(self, texts: Sequence[tuple[NDArray[np.int64], int]]) -> list[NDArray[np.float32]]:
+        return [self._run(token_ids, attended) for token_ids, attended in texts]
+
+    def _run(self, token_ids: NDArray[np.int64], attended: int) -> NDArray[np.float32]:
+        feed = {
+            "input_ids": token_ids[None],
+            "attention_mask": (np.arange(len(token_ids)) < attended).astype(np.int64)[None],
+            "token_type_ids": np.zeros_like(token_ids)[None],
+        }
+        feed = {name: array for name, array in feed.items() if name in self._inputs}
+        states: NDArray[np.float32] = self._session.run([self._output.name], feed)[0][0]
+        return states
+
+
+def load_network(path: Path, kernels: bool) -> Network:
+    """`kernels` is for an int8 BERT only."""
+    return Bert(path) if kernels else OnnxRuntime(path)
