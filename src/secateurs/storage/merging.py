@@ -24,6 +24,7 @@ from ..errors import UsageError
 from ..kernels.merging import group_nearest, group_repeats
 from ..records import EncodedText, Merge, TokenKind
 
+_COMPARED = 512  # groups of a token with which an embedding is compared: only long documents have more
 _POOLED_AT_ONCE = 2048  # groups: time and memory grow with the square, so longer documents are pooled piece by piece
 
 
@@ -63,7 +64,7 @@ def merge_alike(document: EncodedText, merge: float | None, pool: int = 1) -> En
     units = embeddings / np.maximum(lengths, 1e-12)[:, None]
     groups, count = np.arange(len(words)), len(words)
     if merge is not None:
-        count = group_repeats(units, token_ids, merge, groups)
+        count = group_repeats(units, token_ids, np.argsort(token_ids, kind="stable"), merge, _COMPARED, groups)
     if pool > 1:
         groups, count = _pool(units, token_ids, groups, count, -(-len(words) // pool))
     if count == len(words):
