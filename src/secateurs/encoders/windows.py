@@ -52,18 +52,19 @@ def windows(pieces: int, room: int, overlap: int | None) -> list[Window]:
 
 def join(parts: Iterable[tuple[EncodedText, bool]]) -> Iterator[EncodedText]:
     """Windows to documents. They come in order, each with whether it is the last of its document."""
-    document: list[EncodedText] = []
+    of_document: list[EncodedText] = []
     for window, is_last in parts:
-        document.append(window)
+        of_document.append(window)
         if is_last:
-            yield window if len(document) == 1 else _joined(document)
-            document = []
+            document = window if len(of_document) == 1 else _joined(of_document)
+            of_document.clear()  # first: the windows are as large as the document, which may be used for long
+            yield document
 
 
-def _joined(document: list[EncodedText]) -> EncodedText:
+def _joined(parts: list[EncodedText]) -> EncodedText:
     return EncodedText(
-        np.concatenate([window.embeddings for window in document]),
-        np.concatenate([window.token_ids for window in document]),
-        np.concatenate([window.token_kinds for window in document]),
-        sum(window.cut for window in document),
+        np.concatenate([window.embeddings for window in parts]),
+        np.concatenate([window.token_ids for window in parts]),
+        np.concatenate([window.token_kinds for window in parts]),
+        sum(window.cut for window in parts),
     )

@@ -59,9 +59,9 @@ def merge_alike(document: EncodedText, merge: float | None, pool: int = 1) -> En
     words = np.flatnonzero(document.token_kinds == TokenKind.WORD)
     if (merge is None and pool == 1) or len(words) < 2:
         return document
-    embeddings, token_ids = document.embeddings[words], document.token_ids[words]
-    lengths = np.linalg.norm(embeddings, axis=1)  # (words,)
-    units = embeddings / np.maximum(lengths, 1e-12)[:, None]
+    units, token_ids = document.embeddings[words], document.token_ids[words]
+    lengths = np.linalg.norm(units, axis=1)  # (words,)
+    units /= np.maximum(lengths, 1e-12)[:, None]  # in place: a long document has many
     groups, count = np.arange(len(words)), len(words)
     if merge is not None:
         count = group_repeats(units, token_ids, np.argsort(token_ids, kind="stable"), merge, _COMPARED, groups)
