@@ -24,9 +24,13 @@ from secateurs.corpus import read_corpus
 from secateurs.encoders.onnx import OnnxEncoder
 
 
+def _framed(encoder: OnnxEncoder, text: str) -> NDArray[np.int64]:
+    return next(encoder._windows(encoder._wordpieces(text).ids)).positions.input.token_ids
+
+
 def in_batches(encoder: OnnxEncoder, texts: Sequence[str], size: int) -> list[NDArray[np.float32]]:
     """All positions' embeddings per text, from padded batches of texts of about one length, all cores."""
-    framed = [encoder._document_positions(text).token_ids for text in texts]
+    framed = [_framed(encoder, text) for text in texts]
     order = np.argsort([len(ids) for ids in framed])
     batches = [order[start : start + size] for start in range(0, len(order), size)]
 
@@ -55,7 +59,7 @@ def main() -> None:
     texts = [d.text for d in islice(read_corpus(options.collection / "corpus.jsonl.gz"), options.documents)]
     encoders = {workers: OnnxEncoder.load(workers=workers) for workers in (1, None)}
     everything = encoders[None]
-    tokens = sum(len(everything._document_positions(text).token_ids) for text in texts)
+    tokens = sum(len(_framed(everything, text)) for text in texts)
     list(everything.encode_documents(texts[:20]))
 
     print(f"{len(texts)} documents, {tokens:,} tokens, {everything.workers} cores\n")

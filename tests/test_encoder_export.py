@@ -16,8 +16,8 @@ from tiny_onnx import states, write_model
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from secateurs import Index, SecateursError, TokenKind
-from secateurs.encoders.model_folder import OnnxSettings
 from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.encoders.onnx_settings import OnnxSettings
 
 CLS, MARKER, SEP, MASK, W, PUNCT = (
     TokenKind.CLS,

@@ -41,16 +41,17 @@ def units(rng: np.random.Generator, count: int, dim: int, spread: float = 1.0) -
     return unit
 
 
-def repeats_in_python(rows: NDArray[np.float32], token_ids: list[int], threshold: float) -> list[int]:
+def repeats_in_python(rows: NDArray[np.float32], token_ids: list[int], threshold: float, most: int) -> list[int]:
     """The plain twin of group_repeats."""
     members: list[list[int]] = []
     groups = []
     for i, row in enumerate(rows.astype(np.float64)):
         best, highest = len(members), threshold
-        for number, group in enumerate(members):
-            mean = rows[group].astype(np.float64).sum(axis=0)
+        of_token = [number for number, group in enumerate(members) if token_ids[group[0]] == token_ids[i]]
+        for number in of_token[-most:]:
+            mean = rows[members[number]].astype(np.float64).sum(axis=0)
             cosine = float(row @ mean / np.linalg.norm(mean))
-            if token_ids[group[0]] == token_ids[i] and cosine > highest:
+            if cosine > highest:
                 best, highest = number, cosine
         if best == len(members):
             members.append([])
@@ -60,17 +61,31 @@ def repeats_in_python(rows: NDArray[np.float32], token_ids: list[int], threshold
 
 
 @settings(deadline=None)  # the first call compiles
-@given(st.integers(0, 10_000), st.integers(1, 40), st.integers(2, 30), st.integers(1, 5), st.floats(0.2, 0.98))
+@given(
+    st.integers(0, 10_000),
+    st.integers(1, 40),
+    st.integers(2, 30),
+    st.integers(1, 5),
+    st.floats(0.2, 0.98),
+    st.integers(1, 45),
+)
 def test_the_kernel_groups_repeats_as_its_plain_twin(
-    seed: int, count: int, dim: int, types: int, threshold: float
+    seed: int, count: int, dim: int, types: int, threshold: float, most: int
 ) -> None:
     rng = np.random.default_rng(seed)
     rows = units(rng, count, dim, 0.5)
     token_ids = rng.integers(0, types, count).astype(np.int32)
     groups = np.empty(count, dtype=np.int64)
-    found = group_repeats(rows, token_ids, threshold, groups)
-    assert groups.tolist() == repeats_in_python(rows, token_ids.tolist(), threshold)
+    found = group_repeats(rows, token_ids, np.argsort(token_ids, kind="stable"), threshold, most, groups)
+    assert groups.tolist() == repeats_in_python(rows, token_ids.tolist(), threshold, most)
     assert found == groups.max() + 1
+
+
+def test_of_two_groups_that_are_equally_near_the_first_is_taken() -> None:
+    rows = np.array([[1, 0], [0, 1], [1, 0], [0, 1], [0.7071068, 0.7071068]], dtype=np.float32)
+    groups = np.empty(5, dtype=np.int64)
+    assert group_repeats(rows, np.zeros(5, dtype=np.int32), np.arange(5), 0.5, 9, groups) == 2
+    assert groups.tolist() == [0, 1, 0, 1, 0]
 
 
 def nearest_in_python(

@@ -39,6 +39,13 @@ def test_without_a_terminal_there_is_a_line_every_half_minute(clock: Clock, caps
     ]
 
 
+def test_slow_work_is_not_shown_as_none(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar("encoding documents", 2, "passages") as advance:
+        clock.now += 80
+        advance(1)
+    assert capsys.readouterr().err == "encoding documents: 1 of 2 (0.013 passages/s)\n"
+
+
 def test_a_line_needs_no_total(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     work(clock, 3, None)
     assert capsys.readouterr().err == "encoding documents: 123 (4 passages/s)\n"

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from secateurs import Document, EncodedText, Index, SearchSettings, ShardedIndex
 from secateurs.cli.app import app
-from secateurs.encoders.model_folder import OnnxSettings
 from secateurs.encoders.onnx import RELEVANCE, OnnxEncoder
+from secateurs.encoders.onnx_settings import OnnxSettings
 from secateurs.errors import UsageError
 from secateurs.lab.sweeps import plain, sweep
 from secateurs.relevance import Curve, relevances

@@ -20,6 +20,7 @@ from secateurs import EncodedText, Index, SearchSettings
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError
 from secateurs.importance import match_rarity
+from secateurs.service import highlights
 from secateurs.service.app import create_app
 from secateurs.service.limits import Limits
 from secateurs.service.served_index import query_cache
@@ -192,6 +193,19 @@ def test_an_explanation_has_the_weights(client: TestClient, library: Index) -> N
         assert answer == json.loads(json.dumps(asdict(library.explain(QUERY, docno, p=3, weights=setting))))
         total = sum(token["weight"] * token["similarity"] for token in answer["tokens"])
         assert total == pytest.approx(answer["score"], abs=1e-4)
+
+
+def test_a_map_that_is_too_large_is_refused(
+    client: TestClient, library: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(highlights, "_LARGEST_MAP", 320)
+    params = {"query": QUERY, "docno": library.search(QUERY)[0].docno, "map": "true"}
+    response = client.get("/v1/indexes/library/explain", params=params)
+    assert response.status_code == 422
+    assert response.json()["errors"][0]["field"] == "map"
+    assert "a map for this query has at most 10: ask without it" in response.json()["detail"]
+    del params["map"]
+    assert client.get("/v1/indexes/library/explain", params=params).status_code == 200
 
 
 def test_the_map_holds_every_pair_and_its_maxima_are_the_score(client: TestClient, library: Index) -> None:

@@ -21,7 +21,7 @@ import ray
 from conftest import random_documents
 from sharding import NotingEncoder, shards_of, write_corpus
 
-from secateurs import Background, Document, EncodedText, Index
+from secateurs import Background, Document, EncodedText, Index, ShardedIndex, load_encoder
 from secateurs.cluster.build import builder, tasks
 from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.build.plan import BUILDING
@@ -303,8 +303,8 @@ def test_embeddings_of_different_dimensions_are_refused(tmp_path: Path) -> None:
         build_shards(tmp_path / "big.sec", documents, shards=4, encoder=None)
 
 
-def test_the_command_starts_ray_and_builds_with_the_real_encoder(
-    tmp_path: Path, passages: list[dict[str, str]], encoder: OnnxEncoder
+def test_the_command_starts_ray_and_builds_with_the_real_encoder_and_its_settings(
+    tmp_path: Path, passages: list[dict[str, str]]
 ) -> None:
     passages = passages[:24]
     for number in range(2):
@@ -313,12 +313,20 @@ def test_the_command_starts_ray_and_builds_with_the_real_encoder(
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     command = [sys.executable, "-m", "secateurs", "shard", "build", "part-0.jsonl", "part-1.jsonl", "big.sec"]
     done = subprocess.run(
-        [*command, "--shards", "2"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        [*command, "--shards", "2", "--setting", "document_limit=40", "--setting", "overlap=8"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "24 documents" in done.stdout
     assert "in 2 shards" in done.stdout
+    encoder = load_encoder(settings={"document_limit": 40, "overlap": 8})
     one = Index.build(tmp_path / "one.sec", passages, encoder=encoder)
+    assert one.info()["cut_documents"] == 0
+    assert ShardedIndex(tmp_path / "big.sec").encoder.spec == encoder.spec
     assert_is_like_one_index(tmp_path / "big.sec", one)
     wrong = {
         "there is a collection in shards at": command,

@@ -55,6 +55,12 @@ def test_pieces_are_of_one_shard_in_order_and_bounded() -> None:
     assert most <= 40
 
 
+def test_a_piece_of_long_documents_has_fewer_of_them() -> None:
+    texts = [("", Document(f"d{i}", "x" * (100 if i == 3 else 30))) for i in range(8)]
+    pieces = [[document.docno for _, document in piece.documents] for piece in split(texts, 1, characters=90)]
+    assert pieces == [["d0", "d1", "d2"], ["d3"], ["d4", "d5", "d6"], ["d7"]]
+
+
 def test_pieces_stay_large_with_very_many_shards() -> None:
     texts = (("", Document(f"d{i}", "x" * 300)) for i in range(60_000))
     pieces = [len(piece.documents) for piece in split(texts, 100, held=HELD // 10)]  # as 1,000 shards in all of it

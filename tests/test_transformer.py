@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secateurs.encoders.bert import Bert, read_weights
+from secateurs.encoders.bert import Bert, Input, read_weights
 from secateurs.encoders.model_folder import wheel_folder
 from secateurs.encoders.networks import OnnxRuntime
 from secateurs.encoders.onnx_file import OnnxFile
@@ -261,7 +261,7 @@ def bert() -> Bert:
 
 
 def test_the_built_in_model_by_kernels_is_that_of_onnxruntime_but_for_rounding(bert: Bert) -> None:
-    texts = [(np.array(ids), seen) for ids, seen in zip(TEXTS, (7, 4, 182), strict=True)]
+    texts = [Input(np.array(ids), seen) for ids, seen in zip(TEXTS, (7, 4, 182), strict=True)]
     ours, theirs = bert.states(texts), OnnxRuntime(wheel_folder() / "model.onnx").states(texts)
     for one, other in zip(ours, theirs, strict=True):
         cosines = (one * other).sum(axis=1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
@@ -270,12 +270,20 @@ def test_the_built_in_model_by_kernels_is_that_of_onnxruntime_but_for_rounding(b
 
 
 def test_positions_that_nobody_attends_to_change_no_other_position(bert: Bert) -> None:
-    with_masks, without = bert.states([(np.array(TEXTS[1]), 4), (np.array(TEXTS[1][:4]), 4)])
+    with_masks, without = bert.states([Input(np.array(TEXTS[1]), 4), Input(np.array(TEXTS[1][:4]), 4)])
     np.testing.assert_array_equal(with_masks[:4], without)
 
 
+def test_a_position_may_stand_anywhere_in_the_text(bert: Bert) -> None:
+    whole = Input(np.array(TEXTS[1]), 4)
+    part = Input(np.array(TEXTS[1])[[0, 1, 2, 3, 6]], 4, np.array([0, 1, 2, 3, 6]))
+    for network in (bert, OnnxRuntime(wheel_folder() / "model.onnx")):
+        (all_states,), (states,) = network.states([whole]), network.states([part])
+        np.testing.assert_array_equal(states, all_states[[0, 1, 2, 3, 6]])
+
+
 def test_token_types_change_states(bert: Bert) -> None:
-    text = (np.array(TEXTS[0]), len(TEXTS[0]))
+    text = Input(np.array(TEXTS[0]), len(TEXTS[0]))
     zeros, ones = np.zeros(len(TEXTS[0]), dtype=np.int64), np.ones(len(TEXTS[0]), dtype=np.int64)
     plain, first, second = bert.states([text])[0], bert.states([text], [zeros])[0], bert.states([text], [ones])[0]
     np.testing.assert_array_equal(plain, first)

@@ -32,8 +32,9 @@ import tokenizers
 import torch
 from rich.progress import track
 
-from secateurs.encoders.model_folder import OnnxSettings, wheel_folder
+from secateurs.encoders.model_folder import wheel_folder
 from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.encoders.onnx_settings import OnnxSettings
 from secateurs.records import EncodedText, TokenKind
 
 WIDTH = 384

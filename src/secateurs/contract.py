@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from . import explain as explaining
 from . import search as searching
 from .corpus import OnBad
-from .encoders import Encoder, load_encoder
+from .encoders import LOADED_BY_NAME, Encoder, load_recorded
 from .errors import EncoderMismatchError, SecateursError, UsageError, require
 from .frequencies import Frequencies
 from .records import (
@@ -39,8 +39,6 @@ from .records import (
 )
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
-
-_LOADED_BY_NAME = ("onnx", "st")  # kinds of encoders
 
 
 class AnyIndex(ABC):
@@ -217,7 +215,7 @@ class AnyIndex(ABC):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By path and options: no file, thread or actor is copied. An encoder that has no name goes along."""
-        encoder = None if self.encoder_spec["kind"] in _LOADED_BY_NAME else self._encoder
+        encoder = None if self.encoder_spec["kind"] in LOADED_BY_NAME else self._encoder
         return functools.partial(type(self), **self._options), (self.path, encoder)
 
     def __copy__(self) -> Self:
@@ -261,12 +259,12 @@ class AnyIndex(ABC):
         with self._encoder_lock:  # loaded once, by the first thread that needs it
             if self._encoder is None:
                 spec = self.encoder_spec
-                if spec["kind"] not in _LOADED_BY_NAME:
+                if spec["kind"] not in LOADED_BY_NAME:
                     raise SecateursError(
                         f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
                         f"open it with {type(self).__name__}(path, encoder=...), or search with an EncodedText"
                     )
-                encoder = load_encoder(spec["model"], spec["kind"], spec.get("revision"))
+                encoder = load_recorded(spec)
                 self._check_encoder(encoder)
                 self._encoder = encoder
             return self._encoder

@@ -46,7 +46,7 @@ def _bar(description: str, total: int | None, unit: str) -> Iterator[Advance]:
             progress.update(task, advance=more)
             speed = progress.tasks[0].finished_speed or progress.tasks[0].speed
             if speed:
-                progress.update(task, rate=f"{speed:,.0f} {unit}/s")
+                progress.update(task, rate=f"{_rate(speed)} {unit}/s")
 
         yield advance
 
@@ -54,6 +54,11 @@ def _bar(description: str, total: int | None, unit: str) -> Iterator[Advance]:
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """A number with its noun: "1 document", "2,000 documents"."""
     return f"{number:,} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def _rate(speed: float) -> str:
+    """Not rounded to 0: a long document may take minutes."""
+    return f"{speed:,.0f}" if speed >= 1 else f"{speed:.2g}"
 
 
 def _lines(description: str, total: int | None, unit: str) -> Advance:
@@ -68,7 +73,7 @@ def _lines(description: str, total: int | None, unit: str) -> Advance:
         if now - last_line >= _SECONDS_BETWEEN_LINES:
             last_line = now
             of_total = "" if total is None else f" of {total:,}"
-            rate = f"{done / (now - started):,.0f} {unit}/s"
+            rate = f"{_rate(done / (now - started))} {unit}/s"
             print(f"{description}: {done:,}{of_total} ({rate})", file=sys.stderr, flush=True)
 
     return advance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,14 +40,14 @@ def granted_cores(count: int) -> Iterator[None]:
 
 def in_order(
     work: Callable[..., _T], items: Iterable[tuple[Any, ...]], threads: int | None = None, ahead: int = _AHEAD
-) -> Iterator[_T]:
+) -> Generator[_T]:
     """work(*item) for every item, in the order of the items. If the caller stops reading, the rest is cancelled."""
     if threads is not None and threads < 1:
         raise UsageError(f"threads must be at least 1, not {threads}")
     return _in_order(work, items, threads or usable_cores(), ahead)
 
 
-def _in_order(work: Callable[..., _T], items: Iterable[tuple[Any, ...]], threads: int, ahead: int) -> Iterator[_T]:
+def _in_order(work: Callable[..., _T], items: Iterable[tuple[Any, ...]], threads: int, ahead: int) -> Generator[_T]:
     running: deque[Future[_T]] = deque()
     with ThreadPoolExecutor(threads, thread_name_prefix="secateurs") as pool:
         try:

@@ -11,7 +11,7 @@ import typer
 from ..encoders import DEFAULT_MODEL
 from ..errors import SecateursError, UsageError
 from ..progress import counted
-from .options import EncoderKind, Model, SkipBad
+from .options import EncoderKind, EncoderSettings, Model, SkipBad, encoder_settings
 from .printing import SkippedDocuments
 
 commands = typer.Typer()
@@ -30,6 +30,7 @@ def background(
     ],
     model: Model = DEFAULT_MODEL,
     encoder: EncoderKind = "onnx",
+    setting: EncoderSettings = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="What  secateurs info  calls it; by default the file's name.")
     ] = None,
@@ -67,7 +68,7 @@ def background(
 
     table = Background.count(
         read(),
-        load_encoder(model, encoder),
+        load_encoder(model, encoder, settings=encoder_settings(setting)),
         name or target.stem,
         total=sum(known) if len(known) == len(expected) else None,
     )

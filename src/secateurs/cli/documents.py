@@ -18,6 +18,7 @@ from .options import (
     BuiltGatherers,
     Corpus,
     EncoderKind,
+    EncoderSettings,
     IndexPath,
     MergeOption,
     Model,
@@ -26,6 +27,7 @@ from .options import (
     SkipBad,
     StoreOption,
     background_or_none,
+    encoder_settings,
     gatherer_names,
     merge_threshold,
 )
@@ -41,6 +43,7 @@ def index(
     path: IndexPath,
     model: Model = DEFAULT_MODEL,
     encoder: EncoderKind = "onnx",
+    setting: EncoderSettings = None,
     store: StoreOption = DEFAULT_STORE,
     gather: BuiltGatherers = None,
     background: BackgroundOption = AUTO,
@@ -58,7 +61,7 @@ def index(
         built = Index.build(
             path,
             corpus,
-            encoder=load_encoder(model, encoder),
+            encoder=load_encoder(model, encoder, settings=encoder_settings(setting)),
             store=store,
             gather=gatherer_names(gather),
             background=background_or_none(background),

@@ -7,8 +7,9 @@ empty metavar, because typer would show its type.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
@@ -139,6 +140,14 @@ AsTrec = Annotated[bool, typer.Option("--trec", metavar="", help="Print a TREC r
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
 EncoderKind = Annotated[str, typer.Option(metavar="KIND", help="onnx, or st for sentence-transformers.")]
+EncoderSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--setting",
+        metavar="NAME=VALUE",
+        help="A setting of an onnx encoder, such as overlap=64; the index remembers it. May be repeated.",
+    ),
+]
 StoreOption = Annotated[
     StoreName,
     typer.Option(
@@ -195,6 +204,20 @@ Replicas = Annotated[
 def gatherer_names(gather: list[str] | None) -> tuple[GatherName, ...]:
     """What --gather was given, as Index.build takes it and checks it."""
     return cast(tuple[GatherName, ...], tuple(gather or ("cells",)))
+
+
+def encoder_settings(given: list[str] | None) -> dict[str, Any]:
+    """What --setting was given, as load_encoder takes it and checks it: JSON, or a text where it is none."""
+    settings: dict[str, Any] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise UsageError(f"--setting takes NAME=VALUE, such as overlap=64, not {pair!r}")
+        try:
+            settings[name.strip()] = json.loads(value)
+        except ValueError:
+            settings[name.strip()] = value
+    return settings
 
 
 def weights_name(weights: str) -> WeightsName | None:

@@ -74,7 +74,11 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
     shown = {name: value for name, value in facts.items() if name != "shards"}
     shown["bytes"] = f"{facts['bytes']:,} ({readable_size(facts['bytes'])})"
     shown["gather"] = ", ".join(facts["gather"])
-    shown["encoder"] = ", ".join(f"{name} {value}" for name, value in facts["encoder"].items())
+    encoder = dict(facts["encoder"])
+    if "settings" in encoder:
+        chosen = encoder["settings"].items()
+        encoder["settings"] = " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in chosen)
+    shown["encoder"] = ", ".join(f"{name} {value}" for name, value in encoder.items())
     background = facts["background"] or {"none": ""}
     shown["background"] = ", ".join(f"{name} {value}".strip() for name, value in background.items())
     for name, value in shown.items():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import local
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,14 @@ from ..kernels.transformer import Product, Room, Weights, forward, make_room
 from .onnx_file import OnnxFile
 
 _FOLD = np.float32(np.log2(np.e) / np.sqrt(HEAD))  # of attention's logits, which are powers of two here
+
+
+class Input(NamedTuple):
+    """A text as a network reads it."""
+
+    token_ids: NDArray[np.int64]  # (positions,)
+    attended: int  # so many positions, the first, are attended to
+    places: NDArray[np.int64] | None = None  # (positions,): where in the text each position is; None: in order
 
 
 class Bert:
@@ -35,20 +44,21 @@ class Bert:
         return int(self._weights.places.shape[1])
 
     def states(
-        self, texts: Sequence[tuple[NDArray[np.int64], int]], types: Sequence[NDArray[np.int64]] | None = None
+        self, texts: Sequence[Input], types: Sequence[NDArray[np.int64]] | None = None
     ) -> list[NDArray[np.float32]]:
         """The last layer's states of each text, (positions, width).
 
-        A text is its token ids and how many of its positions, the first ones, are attended to. `types` are the token
-        types, 0 everywhere if not given.
+        `types` are the token types of each text, 0 everywhere if not given.
         """
-        lengths = np.array([len(token_ids) for token_ids, _ in texts], dtype=np.int64)
-        attended = np.array([count for _, count in texts], dtype=np.int64)
+        lengths = np.array([len(text.token_ids) for text in texts], dtype=np.int64)
+        attended = np.array([text.attended for text in texts], dtype=np.int64)
         starts = np.cumsum(lengths) - lengths
-        places = np.arange(lengths.sum()) - np.repeat(starts, lengths)
+        places = np.concatenate(
+            [np.arange(len(text.token_ids)) if text.places is None else text.places for text in texts]
+        )
         if types is not None:
-            places += np.concatenate(list(types)) * (len(self._weights.places) // 2)
-        token_ids = np.concatenate([ids for ids, _ in texts])
+            places = places + np.concatenate(list(types)) * (len(self._weights.places) // 2)
+        token_ids = np.concatenate([text.token_ids for text in texts])
         room = self._room(len(token_ids))
         forward(token_ids, places, starts, lengths, attended, self._weights, room, tiles_allowed())
         return [room.states[start : start + length].copy() for start, length in zip(starts, lengths, strict=True)]
@@ -101,7 +111,7 @@ def _product(file: OnnxFile, bert: str, layers: int, names: Sequence[str]) -> Pr
         prefix = f"{bert}encoder.layer.{layer}."
         parts = [file.factor(prefix + name) for name in names]
         weights = np.concatenate([part for part, _ in parts], axis=1)  # (depth, columns)
-        scale = np.concatenate([np.full(part.shape[1], step, dtype=np.float32) for part, step in parts])
+        scale = np.concatenate([scale for _, scale in parts])
         bias = np.concatenate([file.arrays[f"{prefix}{name}.bias"] for name in names])
         found.append((pack_weights(weights), scale, weights.sum(axis=0, dtype=np.int64) * scale, bias))
     packed, *numbers = zip(*found, strict=True)

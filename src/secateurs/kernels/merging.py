@@ -15,34 +15,56 @@ from .simd import compiled
 
 @compiled
 def group_repeats(
-    units: NDArray[np.float32], token_ids: NDArray[np.int32], threshold: float, groups: NDArray[np.int64]
+    units: NDArray[np.float32],
+    token_ids: NDArray[np.int32],
+    by_token: NDArray[np.int64],
+    threshold: float,
+    most: int,
+    groups: NDArray[np.int64],
 ) -> int:
     """Put each embedding into the group of its token whose mean is nearest, if their cosine is above the threshold.
 
-    units   (positions, dim): embeddings of length 1, or 0
-    groups  (positions,): is filled with the group of each; the number of groups is returned
+    units       (positions, dim): embeddings of length 1, or 0
+    by_token    (positions,): the positions, those of a token side by side and in the order of the text
+    most        groups of its token that an embedding is compared with, the latest ones: time grows with their number
+    groups      (positions,): is filled with the group of each; the number of groups is returned
 
-    Embeddings come in the order of the text, and the mean is that of those that came before.
+    The mean is that of the embeddings that came before. Token by token, what is compared stays in the CPU's cache.
     """
     positions, dim = units.shape
-    sums = np.zeros((positions, dim), dtype=np.float32)
-    lengths = np.zeros(positions, dtype=np.float32)
-    tokens = np.empty(positions, dtype=np.int32)
+    longest = begin = 0
+    for at in range(1, positions + 1):
+        if at == positions or token_ids[by_token[at]] != token_ids[by_token[begin]]:
+            longest, begin = max(longest, at - begin), at
+    sums = np.empty((longest, dim), dtype=np.float32)  # of the groups of one token
+    lengths = np.empty(longest, dtype=np.float32)
+    firsts = np.empty(longest, dtype=np.int64)  # the first position of each
     count = 0
-    for i in range(positions):
+    for at in range(positions):
+        i = by_token[at]
+        if at > 0 and token_ids[i] != token_ids[by_token[at - 1]]:
+            count = 0
         nearest, highest = count, threshold
-        for group in range(count):
-            if tokens[group] == token_ids[i] and lengths[group] > 0:
+        for group in range(max(count - most, 0), count):
+            if lengths[group] > 0:
                 cosine = _dot(sums, group, units, i) / lengths[group]
                 if cosine > highest:
                     nearest, highest = group, cosine
         if nearest == count:
-            tokens[count] = token_ids[i]
+            sums[count] = 0
+            firsts[count] = i
             count += 1
-        groups[i] = nearest
+        groups[i] = firsts[nearest]
         for d in range(dim):
             sums[nearest, d] += units[i, d]
         lengths[nearest] = np.sqrt(_dot(sums, nearest, sums, nearest))
+    count = 0
+    numbers = np.empty(positions, dtype=np.int64)  # of the groups, by their first position
+    for i in range(positions):
+        if groups[i] == i:
+            numbers[i] = count
+            count += 1
+        groups[i] = numbers[groups[i]]
     return count
 
 

@@ -1,7 +1,7 @@
 """bge-small-en-v1.5 (BAAI, MIT licence): a single vector for each text, no torch. It comes with the built-in model.
 
 The vector is the state of [CLS]. A query starts with an instruction and a document does not, as the model's card says.
-Texts are cut at 512 tokens. The file is int8, so every text runs by itself: see encoders/onnx.py.
+Texts are cut at 512 tokens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from ..encoders.bert import Input
 from ..encoders.model_folder import wheel_folder
+from ..encoders.networks import KERNELS_ARE_FASTER, load_network
 from ..errors import require
 from ..threads import in_order
 
@@ -24,15 +26,9 @@ class BgeSmall:
     """Text to the state of [CLS], whose length is not 1: it is compared by cosine."""
 
     def __init__(self) -> None:
-        onnxruntime = require("onnxruntime", "model")
         tokenizers = require("tokenizers", "model")
         folder = wheel_folder(NAME, "bge_small_en")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1  # the cores work on different texts
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(
-            str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]
-        )
+        self._network = load_network(folder / "model.onnx", KERNELS_ARE_FASTER)
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_LIMIT)
@@ -45,11 +41,7 @@ class BgeSmall:
         return in_order(self.encode, ((text,) for text in texts))
 
     def encode(self, text: str) -> NDArray[np.float32]:
-        token_ids = np.array([self._tokenizer.encode(text).ids], dtype=np.int64)  # (1, positions)
-        feed = {
-            "input_ids": token_ids,
-            "attention_mask": np.ones_like(token_ids),
-            "token_type_ids": np.zeros_like(token_ids),
-        }
-        vector: NDArray[np.float32] = self._session.run(["last_hidden_state"], feed)[0][0, 0]
+        token_ids = np.array(self._tokenizer.encode(text).ids, dtype=np.int64)
+        (states,) = self._network.states([Input(token_ids, len(token_ids))])
+        vector: NDArray[np.float32] = states[0]
         return vector  # (384,)

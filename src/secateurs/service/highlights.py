@@ -7,6 +7,9 @@ from ..frequencies import Frequencies
 from ..matches import find_matches, spans_of
 from ..records import EncodedText
 from .answers import DocumentToken, Highlight, SimilarityMap
+from .problems import Problem
+
+_LARGEST_MAP = 200_000  # similarities, about 2 MB of JSON: 6,250 tokens of a document for a query of 32 embeddings
 
 
 def highlights(
@@ -31,6 +34,12 @@ def highlights(
 
 def similarity_map(index: AnyIndex, query: EncodedText, docno: str) -> SimilarityMap:
     similarities, token_ids = index.similarities(query, docno)
+    if similarities.size > _LARGEST_MAP:
+        raise Problem.of_field(
+            "map",
+            f"the document has {len(token_ids):,} tokens, and a map for this query has at most "
+            f"{_LARGEST_MAP // len(query):,}: ask without it",
+        )
     text = index.get(docno).text
     spans = spans_of(index, text, token_ids) or [None] * len(token_ids)
     return SimilarityMap(

@@ -37,7 +37,7 @@
         frequencies.npy         (3, types) int64, as above, of the deleted documents
       lost/commit-12/           an index as it was before a repair that could not keep all of it, see repair.py
 
-manifest.json holds the format version, the encoder's name and fingerprint, the background's name and vocabulary,
+manifest.json holds the format version, the encoder's spec (protocol.py), the background's name and vocabulary,
 counts, what the latest writes with an id did (recent_writes.py), and per file its size and CRC-32; its last field is a
 checksum of itself. Opening checks the manifest, every file's size, and the bytes of the small files. The rest is
 checked when it is used: embeddings block by block, a document when it is fetched, other files whole the first time.

@@ -24,6 +24,7 @@ from ..errors import UsageError
 from ..kernels.merging import group_nearest, group_repeats
 from ..records import EncodedText, Merge, TokenKind
 
+_COMPARED = 512  # groups of a token with which an embedding is compared: only long documents have more
 _POOLED_AT_ONCE = 2048  # groups: time and memory grow with the square, so longer documents are pooled piece by piece
 
 
@@ -58,12 +59,12 @@ def merge_alike(document: EncodedText, merge: float | None, pool: int = 1) -> En
     words = np.flatnonzero(document.token_kinds == TokenKind.WORD)
     if (merge is None and pool == 1) or len(words) < 2:
         return document
-    embeddings, token_ids = document.embeddings[words], document.token_ids[words]
-    lengths = np.linalg.norm(embeddings, axis=1)  # (words,)
-    units = embeddings / np.maximum(lengths, 1e-12)[:, None]
+    units, token_ids = document.embeddings[words], document.token_ids[words]
+    lengths = np.linalg.norm(units, axis=1)  # (words,)
+    units /= np.maximum(lengths, 1e-12)[:, None]  # in place: a long document has many
     groups, count = np.arange(len(words)), len(words)
     if merge is not None:
-        count = group_repeats(units, token_ids, merge, groups)
+        count = group_repeats(units, token_ids, np.argsort(token_ids, kind="stable"), merge, _COMPARED, groups)
     if pool > 1:
         groups, count = _pool(units, token_ids, groups, count, -(-len(words) // pool))
     if count == len(words):

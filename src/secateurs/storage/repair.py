@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..background import Background
-from ..encoders import load_encoder
+from ..encoders import LOADED_BY_NAME, load_recorded
 from ..errors import DamagedIndexError, SecateursError
 from ..records import Document, EncodedText
 from ..version import __version__
@@ -265,10 +265,10 @@ class _Salvage:
     def _encode(self, text: str) -> EncodedText | None:
         """None if no encoder can: an index of embeddings, an encoder that has no name, or nothing to encode."""
         spec = self._manifest.encoder
-        if spec["kind"] not in ("onnx", "st") or not text.strip():
+        if spec["kind"] not in LOADED_BY_NAME or not text.strip():
             return None
         if self._encoder is None:
-            self._encoder = load_encoder(spec["model"], spec["kind"], spec.get("revision"))
+            self._encoder = load_recorded(spec)
             if self._encoder.spec["fingerprint"] != spec["fingerprint"]:
                 raise SecateursError(f"{spec['model']!r} is not the encoder that made {self._path}: {_INDEX_AGAIN}")
         (encoded,) = self._encoder.encode_documents([text])

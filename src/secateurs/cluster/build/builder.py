@@ -52,6 +52,7 @@ def build_shards(
     shards: int,
     encoder: Encoder | str | None = DEFAULT_MODEL,
     encoder_kind: str = "onnx",
+    encoder_settings: Mapping[str, Any] | None = None,
     store: StoreName = DEFAULT_STORE,
     gather: GatherName | Sequence[GatherName] = ("cells",),
     background: Background | str | Path | None = AUTO,
@@ -67,8 +68,8 @@ def build_shards(
 
     documents   one corpus or a list of them (see secateurs.corpus); or mappings or Document records, as Index.build has
     shards      how many
-    encoder     a model's name or folder, of `encoder_kind`; an Encoder that can be pickled; or None if every Document
-                brings its embeddings
+    encoder     a model's name or folder, of `encoder_kind` and with `encoder_settings`, as load_encoder takes them; an
+                Encoder that can be pickled; or None if every Document brings its embeddings
     overwrite   replace a collection, which stays as it is until the new one is ready; or an unfinished build with other
                 settings, or of other documents
     per_node    each shard on the disk of one machine, in turn, under the same path; otherwise `path` is on a file
@@ -84,7 +85,9 @@ def build_shards(
     folder = Path(path).absolute()
     check_collection_target(folder, overwrite)
     sources = sources_of(documents)
-    loaded = load_encoder(encoder, encoder_kind) if isinstance(encoder, str) else encoder
+    if encoder_settings and not isinstance(encoder, str):
+        raise UsageError("encoder_settings belong to a model that is named: give the others to load_encoder()")
+    loaded = load_encoder(encoder, encoder_kind, settings=encoder_settings) if isinstance(encoder, str) else encoder
     recipe = Recipe(store, gatherers, choose_merge(merge, loaded), pool)
     chosen = choose_background(background, loaded)
     ray = connect(ray_address)

@@ -1,5 +1,7 @@
 """A corpus in pieces: up to 500 documents of one shard, encoded together and kept in a file until the shard is made.
 
+A piece of long documents has fewer of them.
+
     building/shard-0003/00001-000017.npz    piece 17 of what source 1 has for shard 3
       digest      of what was encoded, and by which encoder: a file with the expected one is not written again
       documents   JSON, a line per document: place, docno, text, metadata
@@ -45,6 +47,7 @@ from ...storage.sampling import sampled_rows
 from ..layout import shard_of
 
 SIZE = 500  # documents of a piece: a few seconds of work for one core, which is what a lost worker costs
+CHARACTERS = 2_000_000  # of a piece, unless one document has more: all embeddings of a piece are in memory
 HELD = 256 << 20  # bytes of documents that wait for their pieces to be full, at most
 _OVERHEAD = 500  # bytes that Python needs for a document, beside its text and metadata
 _UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile)
@@ -62,19 +65,23 @@ class PieceLostError(DamagedIndexError):
     """A piece that was written is missing or damaged. What is left of it is removed."""
 
 
-def split(items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HELD) -> Iterator[Piece]:
+def split(
+    items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HELD, characters: int = CHARACTERS
+) -> Iterator[Piece]:
     """Documents to pieces of at most `size`, each of one shard, in the documents' order.
 
-    While more than `held` bytes wait, the shard that has most of them gets a smaller piece.
+    A piece whose texts have `characters` is full with fewer documents too. While more than `held` bytes wait, the shard
+    that has most of them gets a smaller piece.
     """
     waiting: list[list[Placed]] = [[] for _ in range(shards)]
     sizes = [0] * shards
+    lengths = [0] * shards  # characters of the texts
     numbers = [0] * shards
 
     def taken(shard: int) -> Piece:
         piece = Piece(shard, numbers[shard], waiting[shard])
         numbers[shard] += 1
-        waiting[shard], sizes[shard] = [], 0
+        waiting[shard], sizes[shard], lengths[shard] = [], 0, 0
         return piece
 
     total = 0
@@ -84,7 +91,8 @@ def split(items: Iterable[Placed], shards: int, size: int = SIZE, held: int = HE
         size_of_document = _size_of(document)
         sizes[shard] += size_of_document
         total += size_of_document
-        if len(waiting[shard]) < size:
+        lengths[shard] += len(document.text)
+        if len(waiting[shard]) < size and lengths[shard] < characters:
             if total <= held:
                 continue
             shard = max(range(shards), key=sizes.__getitem__)

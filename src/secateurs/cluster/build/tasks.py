@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...background import Background
-from ...encoders import Encoder, load_encoder
+from ...encoders import LOADED_BY_NAME, Encoder, load_recorded
 from ...errors import EncoderMismatchError, SecateursError, UsageError
 from ...index import Index
 from ...storage.codebooks import CodebookContent
@@ -46,7 +46,6 @@ RETRIES = 5  # of a task whose worker or node died
 FINISHED = "finished.json"
 CORES = 1  # of a task
 
-_LOADED_BY_NAME = ("onnx", "st")  # kinds of encoders that a task can load by the model's name
 _loaded: dict[str, Encoder] = {}  # by fingerprint; a worker process runs many tasks
 
 
@@ -103,7 +102,7 @@ def encoder_to_send(ray: ModuleType, encoder: Encoder | None, by_name: bool) -> 
     if encoder is None or by_name:
         return None
     kind, model = encoder.spec["kind"], encoder.spec["model"]
-    if kind not in _LOADED_BY_NAME:
+    if kind not in LOADED_BY_NAME:
         try:
             return ray.put(encoder)
         except (TypeError, AttributeError, PicklingError) as error:
@@ -111,12 +110,12 @@ def encoder_to_send(ray: ModuleType, encoder: Encoder | None, by_name: bool) -> 
                 f"this encoder cannot be sent to other processes ({first_line(error)}): name a model"
             ) from error
     with suppress(SecateursError):
-        by_its_name = load_encoder(model, kind, encoder.spec.get("revision"))
+        by_its_name = load_recorded(encoder.spec)
         if by_its_name.spec["fingerprint"] == encoder.spec["fingerprint"]:
             return None
     raise UsageError(
-        f"this encoder is not what other processes load as {model!r}: if it has its own settings or linear layer, save "
-        "them in a model folder, and name that"
+        f"this encoder is not what other processes load as {model!r}: give its settings by name to load_encoder(), or "
+        "save them in a model folder, with its linear layer, and name that"
     )
 
 
@@ -126,7 +125,7 @@ def load_recorded_encoder(spec: Mapping[str, Any]) -> Encoder | None:
         return None
     fingerprint = spec["fingerprint"]
     if fingerprint not in _loaded:
-        encoder = load_encoder(spec["model"], spec["kind"], spec.get("revision"))
+        encoder = load_recorded(spec)
         if encoder.spec["fingerprint"] != fingerprint:
             raise EncoderMismatchError(
                 f"the model {spec['model']!r} on {platform.node()} ({encoder.spec['fingerprint']}) is not that of the "

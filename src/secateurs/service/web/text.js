@@ -34,10 +34,14 @@ function bestWindow(points, marks) {
   const { length } = points;
   if (length <= WHOLE) return [0, length];
   let best = [0, -1];
-  for (const mark of marks) {
+  let first = 0;
+  for (const mark of marks) { // in the order of the text, so that no stretch begins before the last one did
     const start = Math.max(0, Math.min(mark.start - 40, length - WINDOW));
-    const inside = marks.filter((other) => other.start >= start && other.end <= start + WINDOW);
-    const worth = inside.reduce((sum, other) => sum + 10 * other.shade + other.contribution, 0);
+    while (marks[first].start < start) first++;
+    let worth = 0;
+    for (let i = first; i < marks.length && marks[i].end <= start + WINDOW; i++) {
+      worth += 10 * marks[i].shade + marks[i].contribution;
+    }
     if (worth > best[1]) best = [start, worth];
   }
   let [start, end] = [best[0], best[0] + WINDOW];

@@ -38,8 +38,9 @@ function table(explanation, everyQueryToken, everyDocumentToken) {
     return count > 1 ? `${tokens[column].token} ×${count}` : tokens[column].token;
   };
   const shown = rows.flatMap((row) => columns.map((column) => similarities[column][row.position]));
-  const low = Math.min(...shown);
-  const high = Math.max(...shown);
+  // Not Math.min(...shown): a long document has more similarities than a call may have arguments.
+  const low = shown.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = shown.reduce((a, b) => Math.max(a, b), -Infinity);
   const weighted = isWeighted(explanation.tokens);
   const shade = (value) => ((value - low) / Math.max(high - low, 1e-9)).toFixed(3);
   const head = el(
