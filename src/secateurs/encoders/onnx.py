@@ -52,13 +52,14 @@ from .vocabulary import fingerprint
 from .windows import join, windows
 
 PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
+EXPANSION = 3  # of the built-in model: measured by benchmarks/expansion.py
 MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
 RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
 _TOGETHER = 128  # positions that go through the network at once, or more, if windows are short
 _AHEAD = 3  # such groups waiting per thread
-# Settings that change no embedding and no label, or not with these values: they are not in the fingerprint.
-_NOT_IN_FINGERPRINT = ("merge", "relevance", "model_file")
-_NOT_IN_FINGERPRINT_IF = {"summary": None, "overlap": None, "lower_case": False, "expansion": "all"}
+# Not in the fingerprint: settings that change no embedding of a document and no label, or not with these values.
+_NOT_IN_FINGERPRINT = ("expansion", "merge", "relevance", "model_file")
+_NOT_IN_FINGERPRINT_IF = {"summary": None, "overlap": None, "lower_case": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,10 @@ class OnnxEncoder:
             if whole is None:
                 is_ours = projection is None  # another linear layer makes other similarities
                 whole = OnnxSettings(
-                    summary="marker", merge=MERGE if is_ours else None, relevance=RELEVANCE if is_ours else None
+                    expansion=EXPANSION,
+                    summary="marker",
+                    merge=MERGE if is_ours else None,
+                    relevance=RELEVANCE if is_ours else None,
                 )
                 whole = overridden(whole, overrides)
                 check_built_in(whole)

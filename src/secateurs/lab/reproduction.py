@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..corpus import IR_DATASETS
-from ..encoders import DEFAULT_MODEL
+from ..encoders import load_encoder
 from ..errors import SecateursError, UsageError, require
 from ..index import Index
 from ..records import GatherName
@@ -147,8 +147,8 @@ def _index(
     folder.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps(source), "utf-8")  # before the index, so that no index is without it
     documents = getattr(corpus, "documents", corpus)
-    encoder = DEFAULT_MODEL if getattr(corpus, "needs_encoder", True) else None
-    # The paper stores every embedding of a document.
+    # The paper embeds every MASK of a query, and stores every embedding of a document.
+    encoder = load_encoder(settings={"expansion": "all"}) if getattr(corpus, "needs_encoder", True) else None
     gather = tuple(reproduction.gather)
     return Index.build(path, documents, encoder=encoder, gather=gather, merge=None, progress=progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import logging
 import os
 import signal
@@ -76,10 +77,10 @@ def open_indexes(paths: Sequence[Path], **options: Any) -> dict[str, AnyIndex]:
     for name, path in named.items():
         index = open_index(path, **options)
         if index.has_encoder:
-            fingerprint = str(index.encoder_spec.get("fingerprint"))
-            if fingerprint in encoders:
-                index.use_encoder(encoders[fingerprint])
-            encoders[fingerprint] = index.encoder
+            spec = json.dumps(dict(index.encoder_spec), sort_keys=True)
+            if spec in encoders:
+                index.use_encoder(encoders[spec])
+            encoders[spec] = index.encoder
             index.encode_query("warm up")
         index.load("")
         opened[name] = index
