@@ -25,9 +25,10 @@ from judged import measure, open_collection, progress, read_queries
 from numpy.typing import NDArray
 
 from secateurs.corpus import read_corpus
+from secateurs.encoders.built_in import EXPANSION
 from secateurs.encoders.model_folder import wheel_folder
 from secateurs.encoders.networks import OnnxRuntime
-from secateurs.encoders.onnx import EXPANSION, OnnxEncoder
+from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.encoders.onnx_file import OnnxFile
 
 ROUNDS = 5

@@ -3,8 +3,8 @@
     python benchmarks/long_documents.py --collections DIR[:DOCUMENTS] [...] [--most-queries 300]
 
 For each collection and each way: embeddings a document (merged, as by default), the time of building the index as a
-multiple of cutting, and nDCG@10 by exhaustive and by default search. A star: significantly different from cutting (paired
-t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the table).
+multiple of cutting, and nDCG@10 by exhaustive and by default search. A star: significantly different from cutting
+(paired t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the table).
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from secateurs import Document, EncodedText, Index, SearchSettings, ShardedIndex
 from secateurs.cli.app import app
-from secateurs.encoders.onnx import RELEVANCE, OnnxEncoder
+from secateurs.encoders.built_in import LAYERS
+from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.encoders.onnx_settings import OnnxSettings
 from secateurs.errors import UsageError
 from secateurs.lab.sweeps import plain, sweep
@@ -72,9 +73,10 @@ def test_a_query_of_twice_the_length_has_twice_the_score_and_the_same_relevance(
 
 
 def test_the_built_in_encoder_brings_its_curve_and_the_index_keeps_it(encoder: OnnxEncoder, index: Index) -> None:
-    assert encoder.spec["relevance"] == list(RELEVANCE) == index.encoder_spec["relevance"]
+    fitted = LAYERS["colbert-small"].relevance
+    assert encoder.spec["relevance"] == list(fitted) == index.encoder_spec["relevance"]
     ranking = index.search(QUERIES[0])
-    expected = relevances(ranking.query, [hit.score for hit in ranking], Curve(*RELEVANCE))
+    expected = relevances(ranking.query, [hit.score for hit in ranking], Curve(*fitted))
     assert [hit.relevance for hit in ranking] == expected
     assert index.explain(QUERIES[0], ranking[0].docno).relevance == pytest.approx(expected[0], abs=1e-6)
 

@@ -25,8 +25,8 @@ from secateurs.cluster.build.pieces import (
 from secateurs.cluster.build.plan import BUILDING, Plan, Scale, check_collection_target
 from secateurs.cluster.build.sources import Source
 from secateurs.cluster.layout import ShardRecord, shard_of
+from secateurs.encoders.built_in import LAYERS
 from secateurs.encoders.model_folder import wheel_folder
-from secateurs.encoders.onnx import PROJECTION
 from secateurs.errors import SecateursError
 from secateurs.storage import sampling
 from secateurs.storage.recipe import Recipe
@@ -153,7 +153,7 @@ def test_tasks_load_the_revision_of_a_hub_model_that_the_plan_records_and_not_th
         folder.mkdir(parents=True)
         for name in ("model.onnx", "tokenizer.json"):
             (folder / name).symlink_to(wheel_folder() / name)
-        np.save(folder / "projection.npy", np.load(PROJECTION))
+        np.save(folder / "projection.npy", LAYERS["colbert-small"].projection())
         (folder / "secateurs.json").write_text(json.dumps({"document_limit": limit}))
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(newer)

@@ -55,7 +55,7 @@ def documents(data: common.Data) -> Iterator[Any]:
 
 def build(data: common.Data, index: Path, **options: Any) -> None:
     from secateurs import Index
-    from secateurs.encoders.onnx import MERGE
+    from secateurs.encoders.built_in import LAYERS
 
     Index.build(
         index / "index.sec",
@@ -63,7 +63,7 @@ def build(data: common.Data, index: Path, **options: Any) -> None:
         encoder=None,
         store=STORE,
         gather=GATHER,
-        merge=MERGE,
+        merge=LAYERS["colbert-small"].merge,
         background="english",
         progress=False,
         **options,

@@ -35,6 +35,7 @@ from ..errors import SecateursError, require
 from ..records import EncodedText, TokenKind
 from ..threads import in_order, usable_cores
 from .bert import Input
+from .built_in import LAYERS, built_in_settings
 from .model_folder import (
     SETTINGS_FILE,
     find_file,
@@ -51,10 +52,6 @@ from .protocol import DEFAULT_MODEL
 from .vocabulary import fingerprint
 from .windows import join, windows
 
-PROJECTION = Path(__file__).parent / "colbert_small_projection.npy"  # (384, dim) float32, see docs/model-card.md
-EXPANSION = 3  # of the built-in model: measured by benchmarks/expansion.py
-MERGE = 0.95  # of the built-in model: measured by benchmarks/merging.py
-RELEVANCE = (0.9022, 106.2)  # of the built-in model: fitted by benchmarks/relevance.py
 _TOGETHER = 128  # positions that go through the network at once, or more, if windows are short
 _AHEAD = 3  # such groups waiting per thread
 # Not in the fingerprint: settings that change no embedding of a document and no label, or not with these values.
@@ -164,19 +161,12 @@ class OnnxEncoder:
         """
         whole = settings if isinstance(settings, OnnxSettings) else None
         overrides = {} if isinstance(settings, OnnxSettings) else dict(settings or {})
-        if model == DEFAULT_MODEL:
-            folder = wheel_folder()
+        if model in LAYERS:
+            folder = wheel_folder(model)
             if whole is None:
-                is_ours = projection is None  # another linear layer makes other similarities
-                whole = OnnxSettings(
-                    expansion=EXPANSION,
-                    summary="marker",
-                    merge=MERGE if is_ours else None,
-                    relevance=RELEVANCE if is_ours else None,
-                )
-                whole = overridden(whole, overrides)
+                whole = overridden(built_in_settings(model, is_our_layer=projection is None), overrides)
                 check_built_in(whole)
-            projection = np.load(PROJECTION) if projection is None else projection
+            projection = LAYERS[model].projection() if projection is None else projection
             return cls(folder, model, whole, projection, workers, revision, overrides, kernels)
         if Path(model).is_dir():
             folder = Path(model).resolve()
