@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from secateurs import SecateursError, TokenKind, load_encoder
-from secateurs.encoders import Encoder, load_recorded
+from secateurs import Index, SecateursError, TokenKind, load_encoder
+from secateurs.cli.printing import print_info
+from secateurs.encoders import Encoder
 from secateurs.encoders.built_in import EARLIER
 from secateurs.encoders.model_folder import WHEEL_CHECKSUMS, wheel_folder
 from secateurs.encoders.onnx import OnnxEncoder
@@ -62,11 +63,20 @@ def test_how_many_masks_a_query_has_is_not_in_the_fingerprint_of_documents(encod
     assert padded.spec["settings"] == {"expansion": "all"}
 
 
-def test_an_index_of_an_earlier_layer_is_searched_with_that_layer() -> None:
+def test_an_index_of_an_earlier_layer_is_searched_with_that_layer_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ((fingerprint, name),) = EARLIER.items()
-    earlier = load_recorded({"kind": "onnx", "model": "colbert-small", "fingerprint": fingerprint})
-    assert earlier.spec["model"] == name
+    earlier = OnnxEncoder.load(name)
+    earlier._model = "colbert-small"  # as it was called when it was the layer of that model
     assert earlier.spec["fingerprint"] == fingerprint
+    documents = [{"docno": "fish", "text": "Goldfish grow."}, {"docno": "cats", "text": "Cats sleep."}]
+    index = Index(Index.build(tmp_path / "old.sec", documents, encoder=earlier).path)
+    assert index.encoder_spec["model"] == "colbert-small"
+    assert index.search("do goldfish grow")[0].docno == "fish"
+    assert index.encoder.spec["model"] == name
+    print_info(index.info(), as_json=False)
+    assert f"an earlier layer of colbert-small, and is searched with it, as {name}" in capsys.readouterr().out
 
 
 def test_a_document_is_framed_and_loses_its_punctuation(encoder: OnnxEncoder) -> None:

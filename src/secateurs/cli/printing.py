@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..encoders.built_in import earlier_layer
 from ..progress import counted
 from ..records import Changes, Hit, Ranking, SearchStats, TokenKind
 from ..trec import trec_line
@@ -87,6 +88,12 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
         where = f", on node {shard['node']}" if shard["node"] is not None else ""
         what = "cannot be reached" if shard["missing"] else f"{size_of(shard)}, commit {shard['commit']:,}"
         typer.echo(f"{shard['name']:<18}{what}{where}")
+    earlier = earlier_layer(facts["encoder"])
+    if earlier is not None:
+        typer.echo(
+            f"\nThis index was made with an earlier layer of {facts['encoder']['model']}, and is searched with it, "
+            f"as {earlier}. Index the documents again to use the present layer."
+        )
 
 
 def print_ranking_as_trec(qid: str, ranking: Ranking) -> None:

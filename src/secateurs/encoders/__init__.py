@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UsageError
-from .built_in import model_of
+from .built_in import earlier_layer
 from .protocol import DEFAULT_MODEL, Encoder
 
 __all__ = ["DEFAULT_MODEL", "LOADED_BY_NAME", "Encoder", "load_encoder", "load_recorded"]
@@ -46,4 +46,5 @@ def load_encoder(
 
 def load_recorded(spec: Mapping[str, Any]) -> Encoder:
     """The encoder that has this spec, if it is of a kind that is loaded by name. Compare the fingerprints."""
-    return load_encoder(model_of(spec), spec["kind"], spec.get("revision"), spec.get("settings"))
+    model = earlier_layer(spec) or spec["model"]
+    return load_encoder(model, spec["kind"], spec.get("revision"), spec.get("settings"))

@@ -50,8 +50,6 @@ def built_in_settings(model: str, is_our_layer: bool) -> OnnxSettings:
     )
 
 
-def model_of(spec: Mapping[str, Any]) -> str:
-    """The name by which the model of this spec is loaded: an earlier layer has a name of its own by now."""
-    if spec["model"] == DEFAULT_MODEL:
-        return EARLIER.get(spec["fingerprint"], DEFAULT_MODEL)
-    return str(spec["model"])
+def earlier_layer(spec: Mapping[str, Any]) -> str | None:
+    """The name of the layer that an index with this spec was made with, if it is not the present one any more."""
+    return EARLIER.get(spec.get("fingerprint", "")) if spec.get("model") == DEFAULT_MODEL else None
