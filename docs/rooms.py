@@ -56,8 +56,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room("encoders", "text to embeddings, token counts", ("encoders", "background"), query="4", document="4"),
         Room("corpus", "readers of documents and queries", ("corpus", "queries", "trec"), document="3"),
-        Room("kernels", "compiled code", ("kernels",), query="7", document="6"),
     ),
+    (Room("kernels", "compiled code", ("kernels",), query="7", document="6"),),
     (
         Room(
             "records",
