@@ -61,10 +61,10 @@ class Recipe:
     """How to train. The defaults made the layer that ships."""
 
     dim: int = 96
-    epochs: int = 1
+    epochs: int = 2
     batch: int = 32
     rate: float = 5e-4
-    temperature: float = 6.0  # softens the teacher, whose logits differ by ten between answer and non-answer
+    temperature: float = 3.0  # softens the teacher, whose logits differ by ten between answer and non-answer
     contrast: float = 0.2  # weight of telling a question's best passage from the other questions' best
     averaged: float = 0.3  # the layer is the mean over this share of the steps, the last ones
     start: str = "svd"  # or "present": the layer that ships
