@@ -41,12 +41,12 @@ def test_a_query_is_framed_and_padded_with_masks() -> None:
 
 
 def test_few_masks_stand_where_they_stand_among_all_and_have_the_weight_of_all(encoder: OnnxEncoder) -> None:
-    query = encoder.encode_query("Do goldfish grow?")
+    query = OnnxEncoder.load().encode_query("Do goldfish grow?")
     framed = ["[CLS]", "[unused0]", "do", "gold", "##fish", "grow", "?", "[SEP]"]
     assert tokens(encoder, query.token_ids) == framed + ["[MASK]"] * 3
     assert query.token_kinds.tolist() == [CLS, SUMMARY, W, W, W, W, PUNCT, SEP] + [MASK] * 3
     assert query.all_weights.tolist() == [1.0] * 8 + [8.0] * 3
-    padded = OnnxEncoder.load(settings={"expansion": "all"}).encode_query("Do goldfish grow?")
+    padded = encoder.encode_query("Do goldfish grow?")
     np.testing.assert_array_equal(query.embeddings, padded.embeddings[[*range(8), 8, 20, 31]])
 
 
@@ -58,9 +58,8 @@ def test_so_many_masks_are_embedded_as_the_setting_says(expansion: int, masks: i
 
 
 def test_how_many_masks_a_query_has_is_not_in_the_fingerprint_of_documents(encoder: OnnxEncoder) -> None:
-    padded = OnnxEncoder.load(settings={"expansion": "all"})
-    assert padded.spec["fingerprint"] == encoder.spec["fingerprint"]
-    assert padded.spec["settings"] == {"expansion": "all"}
+    assert load_encoder().spec["fingerprint"] == encoder.spec["fingerprint"]
+    assert encoder.spec["settings"] == {"expansion": "all"}
 
 
 def test_an_index_of_an_earlier_layer_is_searched_with_that_layer_and_says_so(
@@ -143,7 +142,7 @@ def test_special_tokens_in_a_text_are_just_text(encoder: OnnxEncoder) -> None:
 
 
 def test_empty_texts_have_their_frame_only(encoder: OnnxEncoder) -> None:
-    assert len(encoder.encode_query("")) == 6
+    assert len(encoder.encode_query("")) == 32
     assert encoder.encode_document("").token_kinds.tolist() == [CLS, SUMMARY, SEP]
 
 
@@ -179,7 +178,7 @@ def test_related_texts_score_above_unrelated_ones(encoder: OnnxEncoder) -> None:
 def test_the_built_in_encoder_has_all_that_an_encoder_needs(encoder: OnnxEncoder) -> None:
     assert isinstance(encoder, Encoder)
     assert encoder.spec["model"] == "colbert-small"
-    assert load_encoder().spec == encoder.spec
+    assert load_encoder(settings={"expansion": "all"}).spec == encoder.spec
 
 
 def test_the_fingerprint_tells_settings_and_layers_apart(encoder: OnnxEncoder) -> None:

@@ -14,9 +14,9 @@ from secateurs import Index, SecateursError, load_encoder
 from secateurs.cli.app import app
 from secateurs.cluster.build import tasks
 from secateurs.cluster.build.builder import build_shards
+from secateurs.encoders.built_in import built_in_settings
 from secateurs.encoders.model_folder import wheel_folder
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.encoders.onnx_settings import OnnxSettings
 from secateurs.errors import UsageError
 from secateurs.storage.repair import repair
 
@@ -64,7 +64,9 @@ def test_settings_of_a_folder_are_replaced_by_those_that_are_given(tmp_path: Pat
         ({"overlap": True}, "overlap is a whole number"),
         ({"overlap": 0, "document_limit": 3}, "overlap is a whole number from 0 to -1"),
         ({"skip": 7}, "skip is a list of tokens"),
-        ({"attend_to_masks": "no"}, "attend_to_masks is true or false"),
+        ({"attend_to_masks": "no", "expansion": "all"}, "attend_to_masks is true or false"),
+        ({"attend_to_masks": True}, "goes with expansion"),
+        ({"expansion": -1}, "expansion is a whole number"),
         ({"projection": None}, "the files of"),
         ({"projection": 3}, "projection is the name of a file"),
         ({"mask": "[NOTHING]"}, r"no token '\[NOTHING\]'"),
@@ -136,9 +138,8 @@ def test_the_command_line_takes_settings_and_shows_them(tmp_path: Path) -> None:
     assert index.encoder_spec["settings"] == {"overlap": 4, "document_limit": 20, "skip": ".!", "merge": None}
     assert index.info()["merge"] is None
     assert isinstance(index.encoder, OnnxEncoder)
-    assert index.encoder.settings == OnnxSettings(
-        overlap=4, document_limit=20, skip=".!", summary="marker", relevance=index.encoder.settings.relevance
-    )
+    expected = built_in_settings("colbert-small", is_our_layer=True)
+    assert index.encoder.settings == replace(expected, overlap=4, document_limit=20, skip=".!", merge=None)
     shown = CliRunner().invoke(app, ["info", path]).output
     assert 'settings overlap=4 document_limit=20 skip=".!" merge=null' in shown
 
