@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "decisions",
-            "weights, importance, effort, costs, pruning, relevance: what each query embedding is used for",
+            "weights, importance, effort, costs, pruning, relevance",
             ("weights", "importance", "effort", "costs", "pruning", "relevance"),
             query="5",
         ),
