@@ -320,7 +320,9 @@ def test_the_command_starts_ray_and_builds_with_the_real_encoder_and_its_setting
         text=True,
         timeout=300,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
+    # A slow machine gets lines of progress, and nothing else is said there.
+    assert all(line.startswith("encoding documents: ") for line in done.stderr.splitlines()), done.stderr
     assert "24 documents" in done.stdout
     assert "in 2 shards" in done.stdout
     encoder = load_encoder(settings={"document_limit": 40, "overlap": 8})
