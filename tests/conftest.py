@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
 import pickle
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -155,6 +158,7 @@ _NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 # A killed node is found dead after 5 checks that fail at once, so after 2.5 seconds instead of 15. A node that is only
 # slow has as long to answer as by default.
 _DEATH_IS_NOTICED_SOON = {"health_check_period_ms": 500}
+_SECONDS_TO_STOP_RAY = 60
 
 
 @pytest.fixture(scope="session")
@@ -168,8 +172,13 @@ def _ray_cluster() -> Iterator[Any]:
     for name in ("one", "two"):
         cluster.add_node(node_name=name, **_NODE)
     yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    # Ray's shutdown waits for its threads without a limit, and all tests are done: do not wait with it for ever.
+    stopping = Thread(target=lambda: (ray.shutdown(), cluster.shutdown()), daemon=True)
+    stopping.start()
+    stopping.join(_SECONDS_TO_STOP_RAY)
+    if stopping.is_alive():
+        faulthandler.dump_traceback(all_threads=True)
+        warnings.warn("Ray did not stop: its processes are left to the end of this process", stacklevel=1)
 
 
 @pytest.fixture
