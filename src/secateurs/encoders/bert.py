@@ -15,13 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import SecateursError
+from ..errors import SecateursError, UsageError
 from ..kernels.products import COLUMNS, pack_weights, tiles_allowed
 from ..kernels.self_attention import HEAD
 from ..kernels.transformer import Product, Room, Weights, forward, make_room
 from .onnx_file import OnnxFile
 
 _FOLD = np.float32(np.log2(np.e) / np.sqrt(HEAD))  # of attention's logits, which are powers of two here
+
+_TOKEN_TYPES = 2  # the table of places is there once for each
 
 
 class Input(NamedTuple):
@@ -56,12 +58,23 @@ class Bert:
         places = np.concatenate(
             [np.arange(len(text.token_ids)) if text.places is None else text.places for text in texts]
         )
-        if types is not None:
-            places = places + np.concatenate(list(types)) * (len(self._weights.places) // 2)
         token_ids = np.concatenate([text.token_ids for text in texts])
+        self._check(token_ids, places)  # the kernels do not: they would read what is behind the tables
+        if types is not None:
+            places = places + np.concatenate(list(types)) * self._most_positions
         room = self._room(len(token_ids))
         forward(token_ids, places, starts, lengths, attended, self._weights, room, tiles_allowed())
         return [room.states[start : start + length].copy() for start, length in zip(starts, lengths, strict=True)]
+
+    @property
+    def _most_positions(self) -> int:
+        return len(self._weights.places) // _TOKEN_TYPES
+
+    def _check(self, token_ids: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        if places.min() < 0 or places.max() >= self._most_positions:
+            raise UsageError(f"the network takes texts of at most {self._most_positions} positions")
+        if token_ids.min() < 0 or token_ids.max() >= len(self._weights.words):
+            raise UsageError(f"the network knows the token ids below {len(self._weights.words):,}")
 
     def _room(self, positions: int) -> Room:
         room: Room | None = getattr(self._local, "room", None)
@@ -96,8 +109,12 @@ def read_weights(file: OnnxFile) -> Weights:
     except KeyError as error:
         raise SecateursError(f"{file.path} is not an int8 BERT: it has no {error.args[0]}") from error
     width, inner = weights.places.shape[1], weights.inner.scale.shape[1]
-    if width % COLUMNS or inner % COLUMNS or weights.words.dtype != np.uint8:
+    if width % COLUMNS or inner % COLUMNS:
         raise SecateursError(f"{file.path} is a BERT of {width} and {inner} dimensions: not multiples of {COLUMNS}")
+    if weights.words.dtype != np.uint8 or len(kinds) != _TOKEN_TYPES:
+        raise SecateursError(
+            f"{file.path} is not an int8 BERT with uint8 word embeddings and {_TOKEN_TYPES} token types"
+        )
     weights.attention.scale[:, :width] *= _FOLD
     weights.attention.sums[:, :width] *= _FOLD
     weights.attention.bias[:, :width] *= _FOLD

@@ -24,6 +24,7 @@ from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from .floats import fused, load_floats
 from .simd import LANES, compiled, multiply_bytes, pointer_to
 
 ROWS, _VECTORS, _DEPTH = 6, 4, 4
@@ -78,6 +79,18 @@ def multiply(
         while i < last:
             _multiply_vectors(rows, packed, products, i, last - 1, column, depth)
             i += ROWS
+
+
+@compiled
+def product_values(product: NDArray[np.int32], j: int, step: Any, least: Any, scales: Any) -> Any:
+    """Sixteen values of a row of products from column j on, as floats, plus the bias.
+
+    `step` and `least` are those of the rounded row in all lanes, `scales` the scale, sums and bias of the columns: see
+    transformer.py.
+    """
+    scale, sums, bias = scales
+    value = fused(load_floats(product, j), step * load_floats(scale, j), load_floats(bias, j))
+    return fused(least, load_floats(sums, j), value)
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .floats import everywhere, larger, largest_of, load_everywhere, load_floats, store_floats, sum_of, two_to_the
+from .floats import (
+    everywhere,
+    fused,
+    larger,
+    largest_of,
+    load_everywhere,
+    load_floats,
+    store_floats,
+    sum_of,
+    two_to_the,
+)
+from .products import product_values
 from .simd import LANES, compiled
 
 HEAD = 2 * LANES
@@ -87,14 +98,10 @@ def _read(
     place: int,
 ) -> None:
     """The HEAD values from a column on, of position i, to `place` in the result."""
-    scale, sums, bias = scales
-    product = products[i]
     step = everywhere(multiplied.steps[i])
     least = everywhere(multiplied.least[i])
     for half in range(0, HEAD, LANES):
-        j = column + half
-        value = load_floats(product, j) * (step * load_floats(scale, j)) + load_floats(bias, j)
-        store_floats(result, place + half, least * load_floats(sums, j) + value)
+        store_floats(result, place + half, product_values(products[i], column + half, step, least, scales))
 
 
 @compiled
@@ -118,10 +125,10 @@ def _multiply_keys(
         q1 = load_everywhere(queries, query + HEAD + d)
         q2 = load_everywhere(queries, query + 2 * HEAD + d)
         q3 = load_everywhere(queries, query + 3 * HEAD + d)
-        a0, b0 = q0 * a + a0, q0 * b + b0
-        a1, b1 = q1 * a + a1, q1 * b + b1
-        a2, b2 = q2 * a + a2, q2 * b + b2
-        a3, b3 = q3 * a + a3, q3 * b + b3
+        a0, b0 = fused(q0, a, a0), fused(q0, b, b0)
+        a1, b1 = fused(q1, a, a1), fused(q1, b, b1)
+        a2, b2 = fused(q2, a, a2), fused(q2, b, b2)
+        a3, b3 = fused(q3, a, a3), fused(q3, b, b3)
     _put(weights, r * padded + j, a0, b0)
     _put(weights, (r + 1) * padded + j, a1, b1)
     _put(weights, (r + 2) * padded + j, a2, b2)
@@ -171,10 +178,10 @@ def _mix_values(
         w1 = load_everywhere(weights, row + padded + j)
         w2 = load_everywhere(weights, row + 2 * padded + j)
         w3 = load_everywhere(weights, row + 3 * padded + j)
-        a0, b0 = w0 * a + a0, w0 * b + b0
-        a1, b1 = w1 * a + a1, w1 * b + b1
-        a2, b2 = w2 * a + a2, w2 * b + b2
-        a3, b3 = w3 * a + a3, w3 * b + b3
+        a0, b0 = fused(w0, a, a0), fused(w0, b, b0)
+        a1, b1 = fused(w1, a, a1), fused(w1, b, b1)
+        a2, b2 = fused(w2, a, a2), fused(w2, b, b2)
+        a3, b3 = fused(w3, a, a3), fused(w3, b, b3)
     _put(context[position], head, a0, b0)
     if rows > 1:
         _put(context[position + 1], head, a1, b1)

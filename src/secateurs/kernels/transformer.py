@@ -16,8 +16,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .floats import everywhere, larger, largest_of, load_floats, smaller, smallest_of, store_bytes, store_floats, sum_of
-from .products import TILE, TILE_SETTINGS, close_tiles, multiply, open_tiles
+from .floats import (
+    everywhere,
+    fused,
+    larger,
+    largest_of,
+    load_floats,
+    smaller,
+    smallest_of,
+    store_bytes,
+    store_floats,
+    sum_of,
+)
+from .products import TILE, TILE_SETTINGS, close_tiles, multiply, open_tiles, product_values
 from .self_attention import attend, attention_room
 from .simd import LANES, compiled
 
@@ -147,7 +158,7 @@ def embed_tokens(token_ids: NDArray[np.int64], places: NDArray[np.int64], weight
         word = weights.words[token_ids[i]]
         place = weights.places[places[i]]
         for j in range(0, width, LANES):
-            store_floats(row, j, (load_floats(word, j) - zero) * scale + load_floats(place, j))
+            store_floats(row, j, fused(load_floats(word, j) - zero, scale, load_floats(place, j)))
         normalise(row, weights.first_norm, room.states[i])
         round_row(room.states[i], room.state, i)
 
@@ -167,14 +178,13 @@ def add_and_normalise(
     """states = normalised(states + product + bias) from position `first` to `last`, and what they are rounded."""
     width = states.shape[1]
     row = np.empty(width, dtype=np.float32)
-    scale, sums, bias = weights.scale[layer], weights.sums[layer], weights.bias[layer]
+    scales = weights.scale[layer], weights.sums[layer], weights.bias[layer]
     for i in range(first, last):
         step = everywhere(multiplied.steps[i])
         least = everywhere(multiplied.least[i])
         product = products[i]
         for j in range(0, width, LANES):
-            value = load_floats(product, j) * (step * load_floats(scale, j)) + load_floats(bias, j)
-            store_floats(row, j, least * load_floats(sums, j) + value + load_floats(states[i], j))
+            store_floats(row, j, product_values(product, j, step, least, scales) + load_floats(states[i], j))
         normalise(row, norm[layer], states[i])
         round_row(states[i], state, i)
 
@@ -192,7 +202,7 @@ def gelu(
     """GELU(product + bias), rounded, from position `first` to `last`."""
     width = products.shape[1]
     row = np.empty(width, dtype=np.float32)
-    scale, sums, bias = weights.scale[layer], weights.sums[layer], weights.bias[layer]
+    scales = weights.scale[layer], weights.sums[layer], weights.bias[layer]
     high = everywhere(_REACH)
     low = everywhere(-_REACH)
     for i in range(first, last):
@@ -200,14 +210,13 @@ def gelu(
         least = everywhere(multiplied.least[i])
         product = products[i]
         for j in range(0, width, LANES):
-            value = load_floats(product, j) * (step * load_floats(scale, j)) + load_floats(bias, j)
-            value = least * load_floats(sums, j) + value
+            value = product_values(product, j, step, least, scales)
             near = smaller(larger(value, low), high)
             squared = near * near
-            power = everywhere(_GELU[0]) * squared + everywhere(_GELU[1])
-            for k in range(2, 9):
-                power = power * squared + everywhere(_GELU[k])
-            store_floats(row, j, value * (near * power + everywhere(np.float32(0.5))))
+            power = everywhere(_GELU[0])
+            for k in range(1, 9):
+                power = fused(power, squared, everywhere(_GELU[k]))
+            store_floats(row, j, value * fused(near, power, everywhere(np.float32(0.5))))
         round_row(row, result, i)
 
 
@@ -223,11 +232,11 @@ def normalise(row: NDArray[np.float32], norm: NDArray[np.float32], result: NDArr
     total = everywhere(np.float32(0))
     for j in range(0, width, LANES):
         away = load_floats(row, j) - mean
-        total = total + away * away
+        total = fused(away, away, total)
     factor = everywhere(np.float32(1) / np.sqrt(sum_of(total) / np.float32(width) + _EPSILON))
     for j in range(0, width, LANES):
         scaled = (load_floats(row, j) - mean) * factor
-        store_floats(result, j, scaled * load_floats(gain, j) + load_floats(shift, j))
+        store_floats(result, j, fused(scaled, load_floats(gain, j), load_floats(shift, j)))
 
 
 @compiled
