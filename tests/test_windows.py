@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from secateurs import Index, TokenKind
 from secateurs.cancellation import cancelled_by
-from secateurs.encoders import windows as windowing
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.encoders.windows import windows
 from secateurs.errors import CancelledError
@@ -56,19 +55,19 @@ def test_every_wordpiece_is_stored_once_in_the_window_where_it_is_farthest_from_
 
 
 def test_windows_worked_out_by_hand() -> None:
-    assert windows(10, 10, 4) == [(0, 10, 0, 10, True)]
-    assert windows(16, 10, 4) == [(0, 10, 0, 8, True), (6, 16, 8, 16, True)]
-    assert windows(17, 10, 4) == [(0, 10, 0, 6, True), (3, 13, 6, 10, True), (7, 17, 10, 17, True)]
-    assert windows(17, 10, None) == [(0, 10, 0, 10, True)]
-    assert windows(0, 10, 4) == [(0, 0, 0, 0, True)]
+    assert windows(10, 10, 4) == [(0, 10, 0, 10)]
+    assert windows(16, 10, 4) == [(0, 10, 0, 8), (6, 16, 8, 16)]
+    assert windows(17, 10, 4) == [(0, 10, 0, 6), (3, 13, 6, 10), (7, 17, 10, 17)]
+    assert windows(17, 10, None) == [(0, 10, 0, 10)]
+    assert windows(0, 10, 4) == [(0, 0, 0, 0)]
 
 
 def test_a_short_document_is_encoded_as_without_windows(encoder: OnnxEncoder) -> None:
     cut = OnnxEncoder.load(settings={"document_limit": LIMIT})
     for text in ("", "fish", words(ROOM)):
-        one, other = encoder.encode_document(text), cut.encode_document(text)
-        assert np.array_equal(one.embeddings, other.embeddings)
-        assert one.token_kinds.tolist() == other.token_kinds.tolist()
+        in_windows, at_once = encoder.encode_document(text), cut.encode_document(text)
+        assert np.array_equal(in_windows.embeddings, at_once.embeddings)
+        assert in_windows.token_kinds.tolist() == at_once.token_kinds.tolist()
 
 
 def test_a_long_document_keeps_every_word_in_its_order_and_nothing_is_cut(encoder: OnnxEncoder) -> None:
@@ -90,16 +89,12 @@ def test_embeddings_are_those_of_the_windows_each_as_a_document_by_itself(encode
         assert np.array_equal(alone.embeddings[part], embeddings[window.first : window.last])
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_document_has_one_summary_and_later_frames_only_if_they_are_kept(
-    encoder: OnnxEncoder, keep: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(windowing, "KEEP_LATER_FRAMES", keep)
+def test_a_document_has_one_summary_and_the_frames_of_all_windows(encoder: OnnxEncoder) -> None:
     kinds = encoder.encode_document(words(100)).token_kinds.tolist()
     frames = [kind for kind in kinds if kind in FRAME]
     first = [TokenKind.CLS, TokenKind.SUMMARY, TokenKind.SEP]
     later = [TokenKind.CLS, TokenKind.MARKER, TokenKind.SEP] * (len(windows(100, ROOM, OVERLAP)) - 1)
-    assert frames == first + (later if keep else [])
+    assert frames == first + later
     token_ids, spans = encoder.document_spans(words(100))
     assert token_ids.tolist() == encoder.encode_document(words(100)).token_ids.tolist()
     assert [span is None for span in spans] == [kind in FRAME for kind in kinds]

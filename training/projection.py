@@ -40,7 +40,7 @@ from examples import (
     teach,
 )
 from secateurs.encoders.built_in import EXPANSION, LAYERS
-from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.encoders.onnx import OnnxEncoder, embedded_masks
 from secateurs.encoders.protocol import DEFAULT_MODEL
 from secateurs.records import TokenKind
 
@@ -86,10 +86,9 @@ def mask_weights(kinds: np.ndarray, expansion: int | str = EXPANSION) -> np.ndar
     """What each position of a question counts for: a few MASKs have the weight of all, as in OnnxEncoder."""
     weights = np.ones(len(kinds), dtype=np.float32)
     masks = np.flatnonzero(kinds == TokenKind.MASK)
-    if isinstance(expansion, int) and expansion < len(masks):
-        weights[masks] = 0
-        chosen = masks[np.linspace(0, len(masks) - 1, expansion).round().astype(int)]
-        weights[chosen] = len(masks) / max(expansion, 1)
+    chosen = masks[embedded_masks(len(masks), expansion)]
+    weights[masks] = 0
+    weights[chosen] = len(masks) / max(len(chosen), 1)
     return weights
 
 

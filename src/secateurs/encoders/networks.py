@@ -13,8 +13,8 @@ from ..errors import SecateursError, require
 from ..kernels.simd import HAS_VNNI
 from .bert import Bert, Input
 
-# Kernels need the CPU's dot product of bytes: without it onnxruntime, which has code for many CPUs, is faster.
-KERNELS_ARE_FASTER = HAS_VNNI
+# Without the CPU's dot product of bytes the kernels are slow: then onnxruntime is used, which has code for many CPUs.
+KERNELS_ARE_FAST = HAS_VNNI
 
 
 class Network(Protocol):

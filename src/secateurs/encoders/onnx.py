@@ -46,7 +46,7 @@ from .model_folder import (
     sha256,
     wheel_folder,
 )
-from .networks import KERNELS_ARE_FASTER, load_network
+from .networks import KERNELS_ARE_FAST, load_network
 from .onnx_settings import OnnxSettings, check_built_in, overridden, recorded
 from .protocol import DEFAULT_MODEL
 from .vocabulary import fingerprint
@@ -151,7 +151,7 @@ class OnnxEncoder:
         projection: NDArray[np.float32] | None = None,
         workers: int | None = None,
         revision: str | None = None,
-        kernels: bool = KERNELS_ARE_FASTER,
+        kernels: bool = KERNELS_ARE_FAST,
     ) -> OnnxEncoder:
         """The built-in model, a folder, or a name on the Hugging Face hub (fetched once, then cached).
 
@@ -250,13 +250,12 @@ class OnnxEncoder:
         masks = max(0, settings.query_length - length)
         if not masks:
             return _Positions(framed.input, framed.kinds, cut)
-        places = np.arange(length, length + masks)
+        chosen = embedded_masks(masks, settings.expansion)
+        places = length + chosen
         weights = None
-        if settings.expansion != "all" and settings.expansion < masks:  # type: ignore[operator]
-            chosen = np.linspace(0, masks - 1, int(settings.expansion)).round().astype(np.int64)
+        if len(chosen) < masks:
             weights = np.ones(length + len(chosen), dtype=np.float32)
             weights[length:] = masks / max(len(chosen), 1)
-            places = places[chosen]
         return _Positions(
             Input(
                 np.concatenate([framed.input.token_ids, np.full(len(places), self._ids["mask"])]),
@@ -279,8 +278,8 @@ class OnnxEncoder:
             framed = self._framed(ids[window.begin : window.end], "document_marker", is_first=window.begin == 0)
             is_piece = (framed.kinds == TokenKind.WORD) | (framed.kinds == TokenKind.PUNCTUATION)
             pieces = np.where(is_piece, window.begin + np.cumsum(is_piece) - 1, -1)
-            wanted = np.where(is_piece, (pieces >= window.first) & (pieces < window.last), window.stores_frame)
-            stored = wanted & (framed.kinds != TokenKind.PUNCTUATION)
+            is_inside = (pieces >= window.first) & (pieces < window.last)
+            stored = ~is_piece | (is_inside & (framed.kinds != TokenKind.PUNCTUATION))
             yield _Window(_Positions(framed.input, framed.kinds, cut), stored, pieces, is_last)
 
     def _groups(self, framed: Iterator[_Window]) -> Iterator[list[_Window]]:
@@ -346,6 +345,13 @@ class OnnxEncoder:
             norms = np.linalg.norm(projected, axis=1, keepdims=True)
             embedded.append((projected / np.maximum(norms, 1e-12)).astype(np.float32))
         return embedded
+
+
+def embedded_masks(masks: int, expansion: int | str) -> NDArray[np.int64]:
+    """Which of a query's MASKs are embedded: all, or so many at even distances from the first to the last."""
+    if isinstance(expansion, str) or expansion >= masks:
+        return np.arange(masks)
+    return np.linspace(0, masks - 1, expansion).round().astype(np.int64)
 
 
 def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:

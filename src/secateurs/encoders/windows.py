@@ -8,7 +8,7 @@
 
 Every window has `room` wordpieces, and they begin at even distances, so that none is a small rest and neighbours share
 at least `overlap` wordpieces. What two neighbours share is divided in the middle: a wordpiece is stored by the window
-in which it is farther from the edge, and each is stored once.
+in which it is farther from the edge, and each is stored once. The [CLS], marker and [SEP] of every window are stored.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ import numpy as np
 
 from ..records import EncodedText
 
-# Whether windows after the first store the embeddings of their [CLS], marker and [SEP] too. Those of the first window,
-# among them the document's summary, are always stored.
-KEEP_LATER_FRAMES = True
-
 
 class Window(NamedTuple):
     """Wordpieces begin to end are read; of them, first to last are stored."""
@@ -33,19 +29,18 @@ class Window(NamedTuple):
     end: int
     first: int
     last: int
-    stores_frame: bool  # [CLS], marker and [SEP]
 
 
 def windows(pieces: int, room: int, overlap: int | None) -> list[Window]:
     """The windows of a text of so many wordpieces, at most `room` in each; without overlap, the first one alone."""
     if overlap is None or pieces <= room:
         end = min(pieces, room)
-        return [Window(0, end, 0, end, stores_frame=True)]
+        return [Window(0, end, 0, end)]
     steps = -(-(pieces - room) // (room - overlap))  # from each window to the next; rounded up
     begins = [step * (pieces - room) // steps for step in range(steps + 1)]
     middles = [(begin + room + following) // 2 for begin, following in pairwise(begins)]  # of what neighbours share
     return [
-        Window(begin, begin + room, first, last, stores_frame=begin == 0 or KEEP_LATER_FRAMES)
+        Window(begin, begin + room, first, last)
         for begin, first, last in zip(begins, [0, *middles], [*middles, pieces], strict=True)
     ]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..encoders.bert import Input
 from ..encoders.model_folder import wheel_folder
-from ..encoders.networks import KERNELS_ARE_FASTER, load_network
+from ..encoders.networks import KERNELS_ARE_FAST, load_network
 from ..errors import require
 from ..threads import in_order
 
@@ -28,7 +28,7 @@ class BgeSmall:
     def __init__(self) -> None:
         tokenizers = require("tokenizers", "model")
         folder = wheel_folder(NAME, "bge_small_en")
-        self._network = load_network(folder / "model.onnx", KERNELS_ARE_FASTER)
+        self._network = load_network(folder / "model.onnx", KERNELS_ARE_FAST)
         self._tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(_LIMIT)
