@@ -95,8 +95,8 @@ def cosines(one: list[NDArray[np.float32]], other: list[NDArray[np.float32]]) ->
 
 
 def documents_table(texts: Sequence[str], encoders: dict[str, dict[int | None, OnnxEncoder]]) -> None:
-    some_encoder = next(iter(encoders.values()))[None]
-    tokens = sum(len(framed(some_encoder, text)) for text in texts)
+    any_encoder = next(iter(encoders.values()))[None]
+    tokens = sum(len(framed(any_encoder, text)) for text in texts)
     times: dict[tuple[str, int | None], list[float]] = {}
     for _ in progress(range(ROUNDS), "documents"):
         for name, by_workers in encoders.items():
@@ -104,7 +104,7 @@ def documents_table(texts: Sequence[str], encoders: dict[str, dict[int | None, O
                 start = perf_counter()
                 list(encoder.encode_documents(texts))
                 times.setdefault((name, workers), []).append(perf_counter() - start)
-    cores = some_encoder.workers
+    cores = any_encoder.workers
     print(f"{len(texts)} documents, {tokens:,} tokens, {cores} cores\n")
     print("| documents | tokens per second | times onnxruntime |")
     print("|---|---|---|")

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from judged import open_slice, per_query, progress, read_queries
+from judged import ndcg_of, open_slice, progress, read_queries
 from numpy.typing import NDArray
 from scipy.stats import ttest_rel
 
@@ -29,8 +29,7 @@ def values(index: Index, queries: dict[str, EncodedText], qrels: list, gather: s
     run = {}
     for qid, query in progress(queries.items(), gather):
         run[qid] = [(hit.docno, hit.score) for hit in index.search(query, K, gather=gather)]
-    found = per_query(qrels, run, ["nDCG@10"])["nDCG@10"]
-    return np.array([found[qid] for qid in queries])
+    return ndcg_of(qrels, run)
 
 
 def main() -> None:

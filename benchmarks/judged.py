@@ -151,6 +151,12 @@ def per_query(
     return values
 
 
+def ndcg_of(qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]]) -> NDArray[np.float64]:
+    """nDCG@10 of each query, in the order of the run."""
+    found = per_query(qrels, run, ["nDCG@10"])["nDCG@10"]
+    return np.array([found[qid] for qid in run])
+
+
 def measure(
     qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]], names: list[str]
 ) -> dict[str, float]:

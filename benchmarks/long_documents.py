@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from judged import per_query, progress, read_queries
+from judged import ndcg_of, progress, read_queries
 from numpy.typing import NDArray
 from rich.console import Console
 from scipy.stats import ttest_rel
@@ -37,8 +37,7 @@ K = 10
 
 def values(index: Index, queries: dict[str, str], qrels: list, **settings: Any) -> NDArray[np.float64]:
     run = {qid: [(hit.docno, hit.score) for hit in index.search(text, K, **settings)] for qid, text in queries.items()}
-    found = per_query(qrels, run, ["nDCG@10"])["nDCG@10"]
-    return np.array([found[qid] for qid in queries])
+    return ndcg_of(qrels, run)
 
 
 def main() -> None:

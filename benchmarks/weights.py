@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from judged import Collection, open_slice, per_query, progress
+from judged import Collection, ndcg_of, open_slice, progress
 from numpy.typing import NDArray
 from scipy.stats import ttest_rel
 
@@ -41,19 +41,14 @@ def exhaustive(collection: Collection) -> NDArray[np.float64]:
             scores = best @ np.maximum(weights, 0)
             top = np.argsort(-scores, kind="stable")[:K]
             run[qid] = list(zip(docnos[top].tolist(), scores[top].tolist(), strict=True))
-    return np.array([values_of(collection, run) for run in runs])
+    return np.array([ndcg_of(collection.qrels, run) for run in runs])
 
 
 def by_default(collection: Collection, **settings: str) -> NDArray[np.float64]:
     run = {}
     for qid, query in collection.queries.items():
         run[qid] = [(hit.docno, hit.score) for hit in collection.index.search(query, K, **settings)]
-    return values_of(collection, run)
-
-
-def values_of(collection: Collection, run: dict[str, list[tuple[str, float]]]) -> NDArray[np.float64]:
-    values = per_query(collection.qrels, run, ["nDCG@10"])["nDCG@10"]
-    return np.array([values[qid] for qid in collection.queries])
+    return ndcg_of(collection.qrels, run)
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import bm25s
@@ -124,7 +125,7 @@ def states(path: Path, inputs: Iterator[tuple[Input, np.ndarray, np.ndarray]], t
 
         kinds, lengths = [], []
         with path.with_suffix(".f16").open("wb") as file:
-            done = (one for group in in_order(run, ((group,) for group in _grouped(inputs))) for one in group)
+            done = chain.from_iterable(in_order(run, ((group,) for group in _grouped(inputs))))
             for rows, of_rows in track(done, total=total, description=path.stem):
                 file.write(rows.tobytes())
                 kinds.append(of_rows)
@@ -137,9 +138,9 @@ def states(path: Path, inputs: Iterator[tuple[Input, np.ndarray, np.ndarray]], t
 
 def _grouped(inputs: Iterator[tuple[Input, np.ndarray, np.ndarray]]) -> Iterator[list]:
     group, positions = [], 0
-    for one in inputs:
-        group.append(one)
-        positions += len(one[1])
+    for text in inputs:
+        group.append(text)
+        positions += len(text[1])
         if positions >= TOGETHER:
             yield group
             group, positions = [], 0
