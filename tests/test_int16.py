@@ -131,7 +131,12 @@ def test_a_new_scale_is_made_from_refined_values(tmp_path: Path) -> None:
     assert index.score(query, docnos) == pytest.approx(exact, abs=steps[1] / 32)
 
 
-def test_damaged_refinements_are_found_by_the_search_that_reads_them(tmp_path: Path) -> None:
+def test_damaged_refinements_are_found_by_the_search_that_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "secateurs.search._compiled", set()
+    )  # as in a new process, whose first search calls every kernel
     items = random_documents(300)
     build(tmp_path / "i.sec", items)
     flip(file_of(tmp_path / "i.sec", "refinements.npy"), 200)  # of the first document

@@ -9,6 +9,7 @@ one snapshot, or in each shard, whose rankings are merged. `judge` adds the rele
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 from time import perf_counter
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from .cancellation import count_score_work, stop_if_cancelled
 from .costs import Costs, Shape, fit, spend
 from .effort import make_plan
+from .errors import DamagedIndexError
 from .frequencies import Frequencies
 from .gather import gatherer
 from .importance import order_positions, rarities
@@ -330,11 +332,12 @@ def compile_kernels(snapshot: Snapshot) -> None:
         query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.full(1, kind))
         first, segment = snapshot.embedded[0]
         documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
-        if has_cells:
-            plan = make_plan(SearchSettings(k=1, gather="cells"), np.zeros(1), snapshot.gatherers, len(snapshot))
-            documents, _ = gatherer(snapshot, "cells").gather(query, np.zeros(1, dtype=np.int64), plan)
-        score(snapshot, query, documents[:1], k=1)
-        _compiled.add(key)
+        with suppress(DamagedIndexError):  # the search that needs what is damaged says so
+            if has_cells:
+                plan = make_plan(SearchSettings(k=1, gather="cells"), np.zeros(1), snapshot.gatherers, len(snapshot))
+                documents, _ = gatherer(snapshot, "cells").gather(query, np.zeros(1, dtype=np.int64), plan)
+            score(snapshot, query, documents[:1], k=1)
+            _compiled.add(key)
 
 
 class Stopwatch:
