@@ -6,7 +6,8 @@
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
 Prints a Markdown table: query embeddings kept, documents gathered and scored, nDCG@10 and its difference from
-exhaustive search, and how many of the exact ten best are found. With --passages, the queries are passages of the
+exhaustive search, how many of the exact ten best are found, and how many of them the index has found when it measured
+itself (calibration), at which place of the ladder. With --passages, the queries are passages of the
 collection instead, cut after so many words: which ten others are most like it? One more line then tells what sixteen
 query embeddings would find. Nothing here is timed.
 """
@@ -36,7 +37,8 @@ def main() -> None:
     about = ["words", "query embeddings"] if options.passages else ["documents", "queries"]
     head = ["collection", *about, "effort", "kept", "gathered", "scored"]
     head += [] if options.passages else ["nDCG@10", "difference"]
-    print(f"| {' | '.join([*head, 'recall@10'])} |\n|{'---|' * (len(head) + 1)}")
+    head += ["recall@10", "by itself", "place"]
+    print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for given in options.collections:
         name, collection = open_slice(given, options.cache, options.most_queries, gather=("cells",))
         if not options.passages:
@@ -63,7 +65,9 @@ def compare(name: list[str], collection: Collection) -> None:
     """One line of the table for each effort."""
     exact: dict[str, set[str]] = {}
     reference = 0.0
-    ways: dict[str, dict[str, Any]] = {effort: {"effort": effort} for effort in ("exact", "balanced", "fast")}
+    efforts = ("exact", "thorough", "balanced", "fast")
+    ways: dict[str, dict[str, Any]] = {effort: {"effort": effort} for effort in efforts}
+    measured = (collection.index.info()["calibration"] or {"efforts": {}})["efforts"]
     if not collection.qrels:
         ways["balanced, p = 16"] = {"p": 16}
     for effort, settings in ways.items():
@@ -79,9 +83,9 @@ def compare(name: list[str], collection: Collection) -> None:
         cells = [
             *name,
             effort,
-            f"{np.mean([one.embeddings_kept for one in stats]):.1f}",
-            f"{np.mean([one.documents_gathered for one in stats]):,.0f}",
-            f"{np.mean([one.documents_scored for one in stats]):,.0f}",
+            f"{np.mean([stat.embeddings_kept for stat in stats]):.1f}",
+            f"{np.mean([stat.documents_gathered for stat in stats]):,.0f}",
+            f"{np.mean([stat.documents_scored for stat in stats]):,.0f}",
         ]
         if collection.qrels:
             run = {qid: [(hit.docno, hit.score) for hit in ranking] for qid, ranking in found.items()}
@@ -89,8 +93,11 @@ def compare(name: list[str], collection: Collection) -> None:
             if effort == "exact":
                 reference = ndcg
             cells += [f"{ndcg:.4f}", f"{ndcg - reference:+.4f}"]
+        cells += [f"{np.mean(recall):.3f}"]
+        own = measured.get(effort)
+        cells += ["", ""] if own is None else [f"{own['found']:.3f}", f"{own['place']:g}"]
         if collection.qrels or effort != "exact":
-            print(f"| {' | '.join([*cells, f'{np.mean(recall):.3f}'])} |", flush=True)
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def best_of(ranking: Ranking, without: str | None) -> set[str]:

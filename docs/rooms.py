@@ -42,7 +42,14 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
             document="2",
         ),
     ),
-    (Room("search", "the pipeline of every search; explain", ("search", "explain"), query="3"),),
+    (
+        Room(
+            "search",
+            "the pipeline of every search; explain, calibration",
+            ("search", "explain", "calibration"),
+            query="3",
+        ),
+    ),
     (
         Room(
             "decisions",

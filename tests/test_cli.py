@@ -459,11 +459,27 @@ def test_debug_shows_the_trace() -> None:
     assert "Traceback" in done.stderr
 
 
+def test_an_index_is_calibrated_with_its_documents_or_with_queries(animals: Path, tmp_path: Path) -> None:
+    assert re.search(r"^calibration +none: too few documents", run("info", animals).stdout, re.MULTILINE)
+    copy = tmp_path / "animals.sec"
+    shutil.copytree(animals, copy)
+    done = run("calibrate", copy)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "by 3 parts of documents: fast finds 100.0% of the exact ten best (85% promised)" in done.stdout
+    (tmp_path / "q.tsv").write_text("1\tdo goldfish grow\n2\tcats\n")
+    assert "by 2 queries: fast finds 100.0%" in run("calibrate", copy, "--queries", tmp_path / "q.tsv").stdout
+    assert json.loads(run("info", copy, "--json").stdout)["calibration"]["efforts"]["thorough"]["promised"] == 0.99
+    assert "by 2 queries: " in run("info", copy).stdout
+    wrong = run("calibrate", copy, "--queries", tmp_path / "none.tsv")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (1, 1)
+    assert "none.tsv" in wrong.stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [
         *("index", "background", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
-        *("serve", "evaluate", "report", "reproduce"),
+        *("calibrate", "serve", "evaluate", "report", "reproduce"),
     ],
 )
 def test_help_shows_an_example(command: str) -> None:

@@ -17,6 +17,7 @@ from test_sharded import hits_of, make_shards
 from secateurs import Index
 from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.contract import AnyIndex
+from secateurs.effort import level, share
 from secateurs.errors import SecateursError
 
 DOCUMENTS = random_documents(30)
@@ -63,6 +64,20 @@ def test_repr_names_the_class_the_path_and_the_size_and_says_when_it_is_closed(o
     assert repr(opened) == f"{name}({str(opened.path)!r}: closed)"
 
 
+def test_calibrating_measures_every_part_and_searches_follow_it(opened: AnyIndex) -> None:
+    assert opened.info()["calibration"] is None
+    opened.calibrate([QUERY])
+    assert opened.info()["calibration"]["given"]
+    opened.calibrate()
+    measured = opened.info()["calibration"]
+    assert (measured["queries"], measured["given"]) == (30, False)
+    for effort, values in measured["efforts"].items():
+        assert values["promised"] <= values["found"] <= 1
+        plan = opened.search(QUERY, effort=effort, gather="cells", k=1).plan
+        shards = 3 if "shards" in opened.info() else 1
+        assert plan.candidates == share(max(round(level(values["place"]).candidates), 4), shards)
+
+
 def test_the_end_of_a_with_closes_and_closing_again_does_nothing(opened: AnyIndex) -> None:
     with opened as index:
         assert index is opened
@@ -90,6 +105,7 @@ USES: dict[str, Callable[[AnyIndex], object]] = {
     "update": lambda index: index.update(random_documents(1)),
     "delete": lambda index: index.delete("d001"),
     "compact": lambda index: index.compact(),
+    "calibrate": lambda index: index.calibrate(),
     "refresh": lambda index: index.refresh(),
     "info": lambda index: index.info(),
     "check": lambda index: index.check(),

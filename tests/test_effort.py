@@ -92,7 +92,7 @@ def test_there_are_always_enough_candidates_for_k() -> None:
 
 
 def test_an_unknown_effort_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="fast, balanced, exact"):
+    with pytest.raises(UsageError, match="fast, balanced, thorough, exact"):
         SearchSettings(effort="turbo")
 
 

@@ -76,9 +76,9 @@ class AnyIndex(ABC):
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
-        `effort` ("fast", "balanced" or "exact") decides what is left open, or `budget_ms`, the milliseconds that the
-        search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >= 2020 and
-        lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
+        `effort` ("fast", "balanced", "thorough" or "exact") decides what is left open, or `budget_ms`, the milliseconds
+        that the search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >=
+        2020 and lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
         docs/importance.md. `min_score` and `min_relevance` leave out hits that have less, so that there may be fewer
         than k: docs/relevance.md. `partial` is for shards: a shard that cannot be reached is left out, and
         `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
@@ -180,6 +180,15 @@ class AnyIndex(ABC):
         """Rewrite everything that is not deleted, with new cells. Recall may improve a little.
 
         Calling this is never necessary: changes rewrite what needs it, see docs/living-index.md.
+        """
+
+    @abstractmethod
+    def calibrate(self, queries: Iterable[str | EncodedText] | None = None, *, progress: bool | None = None) -> None:
+        """Measure how thorough each effort must be to find what it promises: see docs/effort.md.
+
+        queries   such as users ask; without them, parts of the documents are used
+
+        An index does this by itself when it is built, and again when it has changed much.
         """
 
     # State

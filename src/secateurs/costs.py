@@ -4,8 +4,7 @@
                            +  list  * (cells that are probed * documents that a cell lists on average)
                            +  score * (candidates * query embeddings * embeddings of a document on average)
 
-`spend` chooses the most thorough plan that the model expects to stay within the budget. All plans lie on one ladder: up
-the ladder more of the query's rarity gathers, each embedding probes more cells, and more candidates are scored.
+`spend` chooses the most thorough plan of the ladder (effort.py) that the model expects to stay within the budget.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .effort import BALANCED, FEWEST_KEPT, MOST_NPROBE, depths, enough
+from .effort import FEWEST_KEPT, LADDER, MOST_NPROBE, PLACES, depths, enough, level
 from .records import SearchPlan
 
 # (embeddings that gather, cells that each probes, candidates) of the searches that are timed
@@ -34,24 +33,9 @@ _TIMED = (
 )
 _REPEATS = 3  # of each, of which the fastest counts: others may be using the machine
 
-# Share of the query's rarity, nprobe and candidates as multiples of what the effort "balanced" has.
-_LADDER = np.array(
-    [
-        (0.30, 0.125, 0.125),
-        (0.40, 0.25, 0.1875),
-        (0.50, 0.50, 0.25),
-        (0.65, 0.75, 0.5),
-        (BALANCED.share, 1.0, 1.0),
-        (0.90, 1.5, 1.5),
-        (0.95, 2.0, 2.0),
-        (1.00, 3.0, 4.0),
-        (1.00, 6.0, 8.0),
-        (1.00, 12.0, 16.0),
-    ]
-)
 _STEPS = 8  # plans between two rungs
-_BALANCED_RUNG = 4
-_FEWEST_KEPT_BELOW = 2  # embeddings that gather, below that rung: the rarest word and the summary
+_BALANCED = PLACES["balanced"]
+_FEWEST_KEPT_BELOW = 2  # embeddings that gather, below that place: the rarest word and the summary
 _LISTED_PER_HIT = 4  # documents that the probed cells list, for each hit that is wanted
 
 
@@ -109,11 +93,11 @@ def fit(shape: Shape, query_embeddings: int, time_search: Callable[[int, int, in
 def spend(plan: SearchPlan, rarities: NDArray[np.float64], query_embeddings: int, costs: Costs) -> SearchPlan:
     """The most thorough plan of the ladder within plan.budget_ms; the least thorough if none is.
 
-    plan       of the effort "balanced", which knows the size of the collection, the filter and k
+    plan       of the effort "balanced" at its place of PLACES, which knows the size of the collection, the filter and k
     rarities   (positions,) of the query's positions, most important first
     """
     assert plan.budget_ms is not None
-    low, high = 0, (len(_LADDER) - 1) * _STEPS
+    low, high = 0, (len(LADDER) - 1) * _STEPS
     while low < high:  # cost grows along the ladder
         middle = (low + high + 1) // 2
         tried = _on_ladder(plan, rarities, middle / _STEPS, costs.shape)
@@ -124,15 +108,14 @@ def spend(plan: SearchPlan, rarities: NDArray[np.float64], query_embeddings: int
 
 
 def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float, shape: Shape) -> SearchPlan:
-    below = min(int(place), len(_LADDER) - 2)
-    share, times_nprobe, times_candidates = _LADDER[below] + (place - below) * (_LADDER[below + 1] - _LADDER[below])
-    fewest = FEWEST_KEPT if place >= _BALANCED_RUNG else _FEWEST_KEPT_BELOW
-    p = min(max(enough(rarities, share), fewest), len(rarities))
-    nprobe = max(round(plan.nprobe * times_nprobe), 1)
+    here, balanced = level(place), level(_BALANCED)
+    fewest = FEWEST_KEPT if place >= _BALANCED else _FEWEST_KEPT_BELOW
+    p = min(max(enough(rarities, here.share), fewest), len(rarities))
+    nprobe = max(round(plan.nprobe * here.nprobe / balanced.nprobe), 1)
     each = depths(rarities[:p], nprobe)
     listed = sum(each) * shape.list_length
     if listed < _LISTED_PER_HIT * plan.k:  # else there would be fewer than k hits
         nprobe = math.ceil(nprobe * _LISTED_PER_HIT * plan.k / max(listed, 1.0))
     nprobe = min(nprobe, MOST_NPROBE)
-    candidates = max(round(plan.candidates * times_candidates), plan.k)
+    candidates = max(round(plan.candidates * here.candidates / balanced.candidates), plan.k)
     return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(rarities[:p], nprobe), candidates=candidates)

@@ -1,11 +1,14 @@
 """Settings to a plan: every choice that the settings leave open is made here. docs/effort.md explains them.
 
-`effort` sets how many query embeddings gather (`p`), how many cells each probes (`nprobe`), and how many documents are
-scored exactly (`candidates`):
+`effort` promises how much of the ten best of exhaustive search is found. It sets how many query embeddings gather
+(`p`), how many cells each probes (`nprobe`), and how many documents are scored exactly (`candidates`). These three grow
+together, along a ladder. An index measures how far up an effort must go to keep its promise (calibration.py). An index
+that is too small for that, or was not measured, has the places of PLACES:
 
-    fast       the positions that hold 50% of the query's rarity, 4 at least      nprobe 16    candidates  64
-    balanced   the positions that hold 80% of the query's rarity, 4 at least      nprobe 32    candidates 256
-    exact      every document is scored
+    fast       85%   the positions that hold 50% of the query's rarity, 4 at least    nprobe 16    candidates    64
+    balanced   95%   the positions that hold 80% of the query's rarity, 4 at least    nprobe 32    candidates   256
+    thorough   99%   every position                                                   nprobe 96    candidates 1,024
+    exact            every document is scored
 
 - The rarity of a word is -log of how often it occurs (importance.py). The positions are taken in the order of
   importance: a query of a few rare words and many common words keeps few positions, a query of equally rare words most.
@@ -24,7 +27,8 @@ scored exactly (`candidates`):
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -44,12 +48,32 @@ MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 
 class Level(NamedTuple):
     share: float  # of the query's rarity that the kept positions hold
-    nprobe: int
-    candidates: int
+    nprobe: float
+    candidates: float
 
 
-BALANCED = Level(0.8, 32, 256)
-_LEVELS = {"fast": Level(0.5, 16, 64), "balanced": BALANCED}
+LADDER = np.array(  # a Level on each rung
+    [
+        (0.30, 4, 32),
+        (0.40, 8, 48),
+        (0.50, 16, 64),
+        (0.65, 24, 128),
+        (0.80, 32, 256),
+        (0.90, 48, 384),
+        (0.95, 64, 512),
+        (1.00, 96, 1024),
+        (1.00, 192, 2048),
+        (1.00, 384, 4096),
+    ]
+)
+PLACES = MappingProxyType({"fast": 2.0, "balanced": 4.0, "thorough": 7.0})  # on the ladder
+PROMISES = MappingProxyType({"fast": 0.85, "balanced": 0.95, "thorough": 0.99})
+
+
+def level(place: float) -> Level:
+    """At a place on the ladder, which may lie between two rungs."""
+    below = min(int(place), len(LADDER) - 2)
+    return Level(*(LADDER[below] + (place - below) * (LADDER[below + 1] - LADDER[below])).tolist())
 
 
 def make_plan(
@@ -59,19 +83,19 @@ def make_plan(
     documents: int,
     matching: int | None = None,
     shards: int = 1,
+    places: Mapping[str, float] = PLACES,
 ) -> SearchPlan:
     """Settings with nothing left open, for a query and an index of `documents` documents built for `gatherers`.
 
     rarities   (positions,) of the query's positions, most important first: see importance.rarities
     matching   how many of the documents the filter lets through; None: all
     shards     how many shards hold the documents. `k_prime`, `nprobe` and `candidates` of the plan are those of a shard
+    places     of the efforts on the ladder; a budget is spent from the place of "balanced" in PLACES
     """
     matching = documents if matching is None else matching
     exact = settings.effort == "exact"
-    level = _LEVELS["balanced" if exact else settings.effort]
-    candidates = settings.candidates or max(
-        round(level.candidates * _growth(documents)), _CANDIDATES_PER_HIT * settings.k
-    )
+    at = level((places if settings.budget_ms is None else PLACES)["balanced" if exact else settings.effort])
+    candidates = settings.candidates or max(round(at.candidates * _growth(documents)), _CANDIDATES_PER_HIT * settings.k)
     candidates = max(candidates, settings.k)
     gather: str = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
@@ -85,7 +109,7 @@ def make_plan(
         raise UsageError('budget_ms is for gather="cells", which this index was not built for')
     p = settings.p
     if p == "auto":
-        p = max(enough(rarities, level.share), FEWEST_KEPT) if gather == "cells" and not exact else None
+        p = max(enough(rarities, at.share), FEWEST_KEPT) if gather == "cells" and not exact else None
     assert not isinstance(p, str)  # SearchSettings turns "all" into None
     nprobe_each = None
     if settings.nprobe is not None:
@@ -94,7 +118,7 @@ def make_plan(
         nprobe = _FAISS_NPROBE
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
-        nprobe = min(round(level.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
+        nprobe = min(round(at.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
         nprobe_each = depths(rarities[:p], nprobe) if gather == "cells" else None
     return SearchPlan(
         k=settings.k,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -9,6 +10,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from . import calibration
 from . import search as searching
 from .background import AUTO, Background, choose_background
 from .contract import AnyIndex, Documents
@@ -107,7 +109,9 @@ class Index(AnyIndex):
             on_bad=on_bad,
             background=chosen,
         )
-        return cls(path, loaded)
+        built = cls(path, loaded)
+        calibrate_if_due(built, progress)
+        return built
 
     @property
     def snapshot(self) -> Snapshot:
@@ -164,6 +168,12 @@ class Index(AnyIndex):
     def compact(self, *, progress: bool | None = None) -> None:
         self._write(lambda writer: writer.compact(), progress)
 
+    def calibrate(self, queries: Iterable[str | EncodedText] | None = None, *, progress: bool | None = None) -> None:
+        encoded = None if queries is None else [self.encode_query(query) for query in queries]
+        with writing(self.path, self.snapshot, progress) as writer:
+            writer.set_calibration(calibration.calibrate(writer.snapshot, encoded, progress))
+            self._move_to(writer.snapshot)
+
     def refresh(self) -> bool:
         earlier = self.snapshot
         if Manifest.read(self.path) == earlier.manifest:
@@ -194,6 +204,7 @@ class Index(AnyIndex):
             "background": manifest.codebook.background and dict(manifest.codebook.background),
             "bytes": sum(file["bytes"] for folder in files for file in folder.values()),
             "segments": len(manifest.segments),
+            "calibration": calibration.describe(filter(None, [manifest.calibration])),
             "deleted_documents": sum(deletions.documents for deletions in gone),
             "commit": manifest.commit,
             "format_version": manifest.format_version,
@@ -248,9 +259,22 @@ class Index(AnyIndex):
         with writing(self.path, self.snapshot, progress) as writer:
             self._move_to(writer.snapshot)
             try:
-                return change(writer)
+                changed = change(writer)
+                self._measure(writer, progress)
+                return changed
             finally:
                 self._move_to(writer.snapshot)
+
+    def _measure(self, writer: Writer, progress: bool | None) -> None:
+        """The change is committed already, so a failure here is a warning and not an error."""
+        try:
+            if calibration.is_due(writer.snapshot):
+                writer.set_calibration(calibration.calibrate(writer.snapshot, progress=progress))
+        except (SecateursError, OSError, MemoryError) as error:
+            warnings.warn(
+                f"{self.path} was changed, but its recall could not be measured ({error}): the next change tries again",
+                stacklevel=2,
+            )
 
     def _move_to(self, newest: Snapshot) -> bool:
         """Replace the snapshot, unless another thread has opened a newer one meanwhile, or has closed the index."""
@@ -265,6 +289,12 @@ class Index(AnyIndex):
                 return False
             self._snapshot = newest
             return True
+
+
+def calibrate_if_due(index: Index, progress: bool | None = False) -> None:
+    """What a change does at its end, for an index that was just made."""
+    if calibration.is_due(index.snapshot):
+        index._write(lambda writer: None, progress)
 
 
 class _ExplainedIndex(OneIndex):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from .cancellation import count_score_work, stop_if_cancelled
 from .costs import Costs, Shape, fit, spend
-from .effort import make_plan
+from .effort import PLACES, make_plan
 from .errors import DamagedIndexError
 from .frequencies import Frequencies
 from .gather import gatherer
@@ -86,6 +86,10 @@ class Searched(Protocol):
 
     @property
     def gatherers(self) -> Sequence[GatherName]: ...
+
+    @property
+    def places(self) -> Mapping[str, float]:
+        """Of the efforts on the ladder of effort.py."""
 
     def filter(self, settings: SearchSettings) -> Matching: ...
 
@@ -153,7 +157,15 @@ def decide(
         query = weigh(query, matching.frequencies)
     ordered = order_positions(settings.order, query, matching.frequencies)
     by_rarity = rarities(query, matching.frequencies)[ordered]
-    plan = make_plan(settings, by_rarity, searched.gatherers, len(searched), matching.documents, searched.shards)
+    plan = make_plan(
+        settings,
+        by_rarity,
+        searched.gatherers,
+        len(searched),
+        matching.documents,
+        searched.shards,
+        searched.places,
+    )
     if plan.budget_ms is not None and matching.documents:
         plan = spend(plan, by_rarity, len(query), searched.costs())
     kept = keep(ordered, plan.p)
@@ -178,9 +190,11 @@ class OneIndex:
 
     shards = 1
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, places: Mapping[str, float] | None = None) -> None:
+        """`places` are those that the index has measured, unless they are given."""
         self.snapshot = snapshot
         self.gatherers = snapshot.gatherers
+        self.places = places or places_of(snapshot)
 
     def __len__(self) -> int:
         return len(self.snapshot)
@@ -198,6 +212,11 @@ class OneIndex:
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         return find(self.snapshot, decision, watch)
+
+
+def places_of(snapshot: Snapshot) -> Mapping[str, float]:
+    measured = snapshot.manifest.calibration
+    return PLACES if measured is None else measured.places
 
 
 def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:

@@ -31,7 +31,15 @@ from .options import (
     gatherer_names,
     merge_threshold,
 )
-from .printing import SkippedDocuments, print_built, print_changes, print_deletions, print_info, size_of
+from .printing import (
+    SkippedDocuments,
+    describe_calibration,
+    print_built,
+    print_changes,
+    print_deletions,
+    print_info,
+    size_of,
+)
 
 commands = typer.Typer()
 _SOUND = "every byte is as it was written, and all parts agree"
@@ -130,6 +138,29 @@ def compact(path: IndexPath) -> None:
     with changing(path):
         opened.compact()
     typer.echo(f"{path}: {size_of(opened.info())}")
+
+
+@commands.command(epilog="Example:  secateurs calibrate demo.sec --queries queries.tsv")
+def calibrate(
+    path: IndexPath,
+    queries: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Queries such as users ask, in the formats of  search --queries."),
+    ] = None,
+) -> None:
+    """Measure how thorough each effort must be to find what it promises: see docs/effort.md.
+
+    An index does this by itself when it is built and when it has changed much, with parts of its documents as queries.
+    """
+    from ..cluster.search.open_index import open_index
+    from ..queries import read_queries
+
+    texts = None if queries is None else [text for _, text in read_queries(queries)]
+    opened = open_index(path)
+    with changing(path):
+        opened.calibrate(texts)
+    measured = opened.info()["calibration"]
+    typer.echo(f"{path}: {describe_calibration(measured)}")
 
 
 @commands.command(epilog="Example:  secateurs check demo.sec")

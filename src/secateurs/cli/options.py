@@ -78,7 +78,9 @@ Candidates = Annotated[
 EffortOption = Annotated[
     EffortName,
     typer.Option(
-        parser=str, metavar="NAME", help="fast, balanced or exact: chooses the settings above that you do not give."
+        parser=str,
+        metavar="NAME",
+        help="fast, balanced, thorough or exact: chooses the settings above that you do not give.",
     ),
 ]
 BudgetMs = Annotated[

@@ -82,6 +82,7 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
     shown["encoder"] = ", ".join(f"{name} {value}" for name, value in encoder.items())
     background = facts["background"] or {"none": ""}
     shown["background"] = ", ".join(f"{name} {value}".strip() for name, value in background.items())
+    shown["calibration"] = describe_calibration(facts["calibration"])
     for name, value in shown.items():
         typer.echo(f"{name.replace('_', ' '):<18}{f'{value:,}' if isinstance(value, int) else value}")
     for shard in facts.get("shards", ()):
@@ -94,6 +95,17 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
             f"\nThis index was made with an earlier layer of {facts['encoder']['model']}, and is searched with it, "
             f"as {earlier}. Index the documents again to use the present layer."
         )
+
+
+def describe_calibration(measured: dict[str, Any] | None) -> str:
+    if measured is None:
+        return "none: too few documents to measure, or not built for cells"
+    asked = f"{measured['queries']:,} {'queries' if measured['given'] else 'parts of documents'}"
+    found = (
+        f"{effort} finds {values['found']:.1%} of the exact ten best ({values['promised']:.0%} promised)"
+        for effort, values in measured["efforts"].items()
+    )
+    return f"by {asked}: {', '.join(found)}"
 
 
 def print_ranking_as_trec(qid: str, ranking: Ranking) -> None:

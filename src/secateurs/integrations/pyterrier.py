@@ -184,8 +184,9 @@ class Retriever(_SearchStage):
             return self
         if self._search.budget_ms is not None:  # which chooses the number of candidates, by k among others
             return None
-        candidates = make_plan(self._search, np.empty(0), self.index.gatherers, len(self.index)).candidates
-        return Retriever(self.index, **{**self.settings, "k": k, "candidates": candidates})
+        index = self.index
+        plan = make_plan(self._search, np.empty(0), index.gatherers, len(index), places=index.searched().places)
+        return Retriever(self.index, **{**self.settings, "k": k, "candidates": plan.candidates})
 
 
 class TextLoader(_Stage):

@@ -127,6 +127,7 @@ class InfoAnswer(BaseModel):
     documents: int
     embeddings: int
     gather: list[str]
+    calibration: dict[str, Any] | None = Field(description="What each effort promises, and finds by its own measure")
 
 
 class LimitsAnswer(BaseModel):

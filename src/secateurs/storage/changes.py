@@ -35,7 +35,7 @@ from .file_names import NUMBERS
 from .files import new_folder_name, open_array
 from .indexing import Item, StoredDocument, in_index_already, write_segment
 from .locks import sweep, write_lock
-from .manifest import DELETIONS, SEGMENTS, DeletionsRecord, Manifest, SegmentRecord
+from .manifest import DELETIONS, SEGMENTS, CalibrationRecord, DeletionsRecord, Manifest, SegmentRecord
 from .new_index import remove_leftovers
 from .recent_writes import present_before, with_write
 from .recipe import Recipe
@@ -134,6 +134,9 @@ class Writer:
         with self._new_segment(lambda folder: rewrite(folder, self.snapshot, self._recipe, self._progress)) as segment:
             self._commit((segment.record,), segment)
 
+    def set_calibration(self, measured: CalibrationRecord) -> None:
+        self._commit(self.snapshot.manifest.segments, calibration=measured)
+
     def _tidy(self) -> None:
         """Rewrite what needs it. The change is committed already, so a failure here is a warning and not an error."""
         try:
@@ -205,8 +208,12 @@ class Writer:
         records: tuple[SegmentRecord, ...],
         relearnt: NewSegment | None = None,
         writes: Mapping[str, str] | None = None,
+        calibration: CalibrationRecord | None = None,
     ) -> None:
-        """`relearnt` is a new segment with a new codebook, `writes` the recorded writes if there is one more."""
+        """`relearnt` is a new segment with a new codebook, `writes` the recorded writes if there is one more.
+
+        Without a new calibration that of before stays, until the new state is measured.
+        """
         before = self.snapshot.manifest
         manifest = replace(
             before,
@@ -214,6 +221,7 @@ class Writer:
             commit=before.commit + 1,
             written_by=f"secateurs {__version__}",
             writes=before.writes if writes is None else writes,
+            calibration=calibration or before.calibration,
         )
         if relearnt is not None:
             codebook = relearnt.codebook.write(self.path, self.snapshot.codebook.background)

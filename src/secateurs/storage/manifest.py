@@ -38,9 +38,10 @@
       lost/commit-12/           an index as it was before a repair that could not keep all of it, see repair.py
 
 manifest.json holds the format version, the encoder's spec (protocol.py), the background's name and vocabulary,
-counts, what the latest writes with an id did (recent_writes.py), and per file its size and CRC-32; its last field is a
-checksum of itself. Opening checks the manifest, every file's size, and the bytes of the small files. The rest is
-checked when it is used: embeddings block by block, a document when it is fetched, other files whole the first time.
+counts, what the latest writes with an id did (recent_writes.py), how far each effort goes (calibration.py), and per
+file its size and CRC-32; its last field is a checksum of itself. Opening checks the manifest, every file's size, and
+the bytes of the small files. The rest is checked when it is used: embeddings block by block, a document when it is
+fetched, other files whole the first time.
 """
 
 from __future__ import annotations
@@ -124,6 +125,18 @@ def widest(records: Iterable[SegmentRecord]) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True)
+class CalibrationRecord:
+    """What an index measured of itself: see calibration.py."""
+
+    places: Mapping[str, float]  # of each effort on the ladder of effort.py
+    recall: Mapping[str, float]  # the share of the ten best of exhaustive search that was found there
+    queries: int
+    given: bool  # whether the queries were given; otherwise they are parts of the documents
+    codebook: str  # whose cells were searched
+    embeddings: int  # live then
+
+
+@dataclass(frozen=True)
 class Manifest:
     dim: int
     store: StoreName
@@ -136,6 +149,7 @@ class Manifest:
     written_by: str
     commit: int = 0  # counts changes
     writes: Mapping[str, str] = field(default_factory=dict)  # the latest writes that had an id: see recent_writes.py
+    calibration: CalibrationRecord | None = None
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 
@@ -197,7 +211,16 @@ class Manifest:
             for segment in content["segments"]
         ]
         codebook = CodebookRecord(**content["codebook"])
-        return cls(**content | {"codebook": codebook, "segments": tuple(segments), "gather": tuple(content["gather"])})
+        measured = content.get("calibration")
+        return cls(
+            **content
+            | {
+                "codebook": codebook,
+                "segments": tuple(segments),
+                "gather": tuple(content["gather"]),
+                "calibration": measured and CalibrationRecord(**measured),
+            }
+        )
 
     def named(self) -> Iterator[tuple[str, str]]:
         """(part, name) of every folder that belongs to this state of the index."""

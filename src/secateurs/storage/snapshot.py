@@ -211,6 +211,17 @@ class Snapshot:
     def _missing(self, docno: str) -> SecateursError:
         return SecateursError(f"no document {docno!r} in {self.path}")
 
+    def encoded(self, number: int) -> EncodedText:
+        """The embeddings of a document as they are stored, one for each position of its text."""
+        segment, inside = self.place(number)
+        start, end = segment.offsets[inside : inside + 2].tolist()
+        segment.check_rows(np.array([start]), np.array([end]))
+        embeddings = self.store.decode(segment.rows[np.arange(start, end)])
+        positions = slice(*segment.position_offsets[inside : inside + 2].tolist())
+        if segment.positions.rows is not None:
+            embeddings = embeddings[segment.positions.rows[positions]]
+        return EncodedText(embeddings, segment.token_ids[positions], segment.token_kinds[positions])
+
     def place(self, number: int) -> tuple[Segment, int]:
         """The segment a document is in, and its number there."""
         i = int(np.searchsorted(self.firsts, number, side="right")) - 1

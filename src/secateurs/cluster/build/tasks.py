@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ...background import Background
 from ...encoders import LOADED_BY_NAME, Encoder, load_recorded
 from ...errors import EncoderMismatchError, SecateursError, UsageError
-from ...index import Index
+from ...index import Index, calibrate_if_due
 from ...storage.codebooks import CodebookContent
 from ...storage.files import write_atomically
 from ...storage.locks import retire
@@ -164,6 +164,7 @@ def finish_shard(folder: Path, plan: Plan, shard: int, scale: Scale, background:
                 background=background,
                 merged=True,
             )
+            calibrate_if_due(Index(folder / name))
         pieces.mkdir(parents=True, exist_ok=True)
         write_atomically(pieces / FINISHED, json.dumps({"plan": plan.id}).encode())
     for path in pieces.glob("*.npz"):

@@ -32,6 +32,10 @@ class SearchedShards:
     def gatherers(self) -> tuple[GatherName, ...]:
         return self._shards.gatherers
 
+    @property
+    def places(self) -> Mapping[str, float]:
+        return self._shards.places
+
     def filter(self, settings: SearchSettings) -> Matching:
         self._shards.fetch_stale_states(settings.partial)
         documents, frequencies = self._shards.totals()

@@ -33,6 +33,7 @@ from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
 from ...storage.filters import KnownKeys
 from ...storage.indexing import Item
+from ...storage.manifest import CalibrationRecord
 from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
@@ -52,6 +53,7 @@ class State:
     encoder: Mapping[str, Any]
     gatherers: tuple[GatherName, ...]
     frequencies: Frequencies
+    calibration: CalibrationRecord | None
     problem: str | None = None  # why what was written since cannot be read
 
 
@@ -101,6 +103,7 @@ class Shard:
             dict(manifest.encoder),
             snapshot.gatherers,
             snapshot.frequencies,
+            manifest.calibration,
             self._newest.problem,
         )
 
@@ -192,6 +195,11 @@ class Shard:
 
     def compact(self, commit: int) -> ShardWrite:
         self._index.compact(progress=False)
+        return ShardWrite(self.state(commit), Changes())
+
+    def calibrate(self, commit: int, queries: Sequence[EncodedText] | None) -> ShardWrite:
+        if len(self._index):
+            self._index.calibrate(queries, progress=False)
         return ShardWrite(self.state(commit), Changes())
 
     def close(self) -> None:

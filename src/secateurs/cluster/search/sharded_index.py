@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...calibration import describe
 from ...contract import AnyIndex, Documents
 from ...corpus import OnBad
 from ...encoders import Encoder
@@ -180,6 +181,13 @@ class ShardedIndex(AnyIndex):
             self._shards.check_layout()
             self._shards.write("compact", self._shards.for_all())
 
+    def calibrate(self, queries: Iterable[str | EncodedText] | None = None, *, progress: bool | None = None) -> None:
+        """Each shard by itself. A search takes the most thorough that a shard needs."""
+        encoded = None if queries is None else [self.encode_query(query) for query in queries]
+        with self._write_lock:
+            self._shards.check_layout()
+            self._shards.write("calibrate", self._shards.for_all(encoded))
+
     def refresh(self) -> bool:
         self._shards.check_layout()
         return self._shards.refresh()
@@ -210,6 +218,7 @@ class ShardedIndex(AnyIndex):
             "gather": first["gather"],
             "encoder": dict(self.encoder_spec),
             "background": first["background"],
+            "calibration": describe(self._shards.calibrations),
             "shards": [
                 {"name": record.name, "node": record.node, "missing": number not in parts}
                 | {name: parts[number][name] for name in (*sums, "commit") if number in parts}

@@ -18,6 +18,7 @@ from typing import Any
 
 from ...corpus import OnBad
 from ...costs import Costs
+from ...effort import PLACES
 from ...errors import (
     DuplicateDocumentError,
     EncoderMismatchError,
@@ -28,6 +29,7 @@ from ...errors import (
 )
 from ...frequencies import Frequencies
 from ...records import GATHERERS, GatherName
+from ...storage.manifest import CalibrationRecord
 from ...threads import usable_cores
 from ..layout import Layout, shard_of
 from .backend import Arguments, Commits, ShardBackend
@@ -94,6 +96,17 @@ class Shards:
     def gatherers(self) -> tuple[GatherName, ...]:
         """The ways of gathering that every shard was built for, the default first."""
         return tuple(name for name in GATHERERS if all(name in state.gatherers for state in self.known))
+
+    @property
+    def places(self) -> dict[str, float]:
+        """Of each effort the highest that a shard needs: all shards search by one plan."""
+        measured = [record.places for record in self.calibrations]
+        return {effort: max((places[effort] for places in measured), default=PLACES[effort]) for effort in PLACES}
+
+    @property
+    def calibrations(self) -> list[CalibrationRecord]:
+        """Of the shards that are large enough to be measured."""
+        return [state.calibration for state in self.known if state.calibration is not None]
 
     def totals(self) -> tuple[int, Frequencies]:
         """Documents and frequencies of all shards."""

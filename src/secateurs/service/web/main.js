@@ -43,6 +43,13 @@ async function start() {
   show();
 }
 
+// What the index has measured of itself: how much of the exact ten best a search with p = auto finds.
+function measured(calibration) {
+  if (!calibration) return "";
+  const { found } = calibration.efforts.balanced;
+  return `; with p = auto it finds ${Math.round(found * 100)}% of the exact ten best`;
+}
+
 function show() {
   if (indexes.length === 0) return; // the address changed before the list came: start() shows the page then
   const known = indexes.some((index) => index.name === state.index);
@@ -52,7 +59,7 @@ function show() {
   if (location.hash) writeState(state); // as the page itself writes it
   const index = indexes.find((served) => served.name === state.index);
   find("index").value = state.index;
-  find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}`;
+  find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}${measured(index.calibration)}`;
   if (find("query").value !== state.q) find("query").value = state.q;
   find("order").value = state.order;
   find("weights").value = state.weights;

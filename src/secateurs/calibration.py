@@ -1,0 +1,158 @@
+"""An index measures itself: how far up the ladder of effort.py each effort must go to keep its promise.
+
+Queries are searched exhaustively, and then with plans of the ladder. The lowest place at which the promised share of
+the exact ten best is found, less its standard error, becomes the effort's place. It is kept in the manifest.
+
+Without queries of the user, parts of the documents are the queries: of one document eight words in a row, of the next
+eight of its rarest words, each with the document's summary if there is one. They are stored embeddings, so that no
+encoder is needed. On the collections of docs/effort.md the recall of real queries is about theirs, and mostly higher.
+
+An index is measured when it is built, when its cells were learnt again, and when it has twice or half the embeddings
+that it had. The work is bounded: the larger the index, the fewer the queries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cancellation import stop_if_cancelled
+from .effort import LADDER, PROMISES
+from .errors import UsageError
+from .progress import progress_bar
+from .records import EncodedText, SearchSettings, TokenKind
+from .search import OneIndex, Stopwatch, compile_kernels, decide, find
+from .storage.manifest import CalibrationRecord
+from .storage.snapshot import Snapshot
+from .threads import in_order
+
+_FEWEST_DOCUMENTS = 1000  # in smaller indexes any effort is quick, and the places of effort.py find nearly everything
+_MOST_QUERIES, _FEWEST_QUERIES = 96, 24
+_EMBEDDINGS = 200_000_000  # that the exhaustive searches together meet, unless that is fewer than the fewest queries
+_WORDS = 8  # in a query
+_RAREST = 3  # a third of a document's words, from which rare words are drawn
+_STEPS = 4  # places between two rungs
+_DOUBLED = 2
+_K = 10
+
+
+def is_due(snapshot: Snapshot) -> bool:
+    """Whether an index has to be measured: it never was, its cells are new, or it has grown or shrunk much."""
+    manifest = snapshot.manifest
+    if "cells" not in manifest.gather or len(snapshot) < _FEWEST_DOCUMENTS or not snapshot.embedded:
+        return False
+    measured = manifest.calibration
+    if measured is None or measured.codebook != manifest.codebook.name:
+        return True
+    embeddings = _live_embeddings(snapshot)
+    return not embeddings / _DOUBLED < measured.embeddings < embeddings * _DOUBLED
+
+
+def calibrate(
+    snapshot: Snapshot, queries: Sequence[EncodedText] | None = None, progress: bool | None = None
+) -> CalibrationRecord:
+    """What is found by which effort. `queries` are parts of the documents if they are not given."""
+    if "cells" not in snapshot.gatherers or not snapshot.embedded:
+        raise UsageError('only an index with documents that was built for gather="cells" can be calibrated')
+    asked = parts_of_documents(snapshot) if queries is None else list(queries)
+    if not asked:
+        raise UsageError("there are no queries to calibrate with")
+    compile_kernels(snapshot)
+    with progress_bar("measuring recall", len(asked), "queries", progress) as advance:
+        exact = []
+        for found in in_order(_found, ((snapshot, query, "exhaustive", None) for query in asked)):
+            exact.append(found)
+            advance(1)
+    known: dict[int, NDArray[np.float64]] = {}
+
+    def recall(step: int) -> NDArray[np.float64]:
+        """Of each query, at a place."""
+        if step not in known:
+            stop_if_cancelled()
+            place = step / _STEPS
+            found = in_order(_found, ((snapshot, query, "cells", place) for query in asked))
+            known[step] = np.array(
+                [len(best & here) / max(len(best), 1) for best, here in zip(exact, found, strict=True)]
+            )
+        return known[step]
+
+    chosen = {effort: _lowest(recall, promise) for effort, promise in PROMISES.items()}
+    return CalibrationRecord(
+        places={effort: step / _STEPS for effort, step in chosen.items()},
+        recall={effort: round(float(recall(step).mean()), 4) for effort, step in chosen.items()},
+        queries=len(asked),
+        given=queries is not None,
+        codebook=snapshot.manifest.codebook.name,
+        embeddings=_live_embeddings(snapshot),
+    )
+
+
+def parts_of_documents(snapshot: Snapshot) -> list[EncodedText]:
+    """The queries of an index about itself: always the same for the same documents."""
+    wanted = int(np.clip(_EMBEDDINGS // max(_live_embeddings(snapshot), 1), _FEWEST_QUERIES, _MOST_QUERIES))
+    live = np.arange(snapshot.firsts[-1]) if snapshot.live is None else np.flatnonzero(snapshot.live)
+    numbers = live[np.unique(np.linspace(0, len(live) - 1, wanted).astype(np.int64))]
+    rng = np.random.default_rng(0)
+    parts = []
+    for place, number in enumerate(numbers.tolist()):
+        document = snapshot.encoded(number)
+        words = np.flatnonzero(document.token_kinds == TokenKind.WORD)
+        if len(words) == 0:
+            continue
+        if place % 2:
+            frequency = snapshot.frequencies.collection_frequency(document.token_ids[words])
+            rarest = words[np.argsort(frequency, kind="stable")][: max(_WORDS, len(words) // _RAREST)]
+            chosen = np.sort(rng.choice(rarest, min(_WORDS, len(rarest)), replace=False))
+        else:
+            first = rng.integers(0, max(len(words) - _WORDS, 0) + 1)
+            chosen = words[first : first + _WORDS]
+        summary = np.flatnonzero(document.token_kinds == TokenKind.SUMMARY)[:1]
+        positions = np.concatenate([summary, chosen])
+        parts.append(
+            EncodedText(document.embeddings[positions], document.token_ids[positions], document.token_kinds[positions])
+        )
+    return parts
+
+
+def describe(records: Iterable[CalibrationRecord]) -> dict[str, Any] | None:
+    """For `info`, of an index or of all shards: what an effort promises, and what the least good of them finds."""
+    measured = list(records)
+    if not measured:
+        return None
+    return {
+        "queries": sum(record.queries for record in measured),
+        "given": all(record.given for record in measured),
+        "efforts": {
+            effort: {
+                "promised": promise,
+                "found": min(record.recall[effort] for record in measured),
+                "place": max(record.places[effort] for record in measured),
+            }
+            for effort, promise in PROMISES.items()
+        },
+    }
+
+
+def _found(snapshot: Snapshot, query: EncodedText, gather: str, place: float | None) -> set[str]:
+    """The ten best, exhaustively or by cells at a place on the ladder."""
+    searched = OneIndex(snapshot, None if place is None else {"balanced": place})
+    decision = decide(searched, query, SearchSettings(k=_K, gather=gather))  # type: ignore[arg-type]
+    return {hit.docno for hit in find(snapshot, decision, Stopwatch()).hits}
+
+
+def _lowest(recall: Callable[[int], NDArray[np.float64]], promise: float) -> int:
+    """The lowest step of the ladder that keeps a promise; the highest if none does. Recall grows along the ladder."""
+    low, high = 0, (len(LADDER) - 1) * _STEPS
+    while low < high:
+        middle = (low + high) // 2
+        found = recall(middle)
+        error = found.std(ddof=1) / np.sqrt(len(found)) if len(found) > 1 else 0.0
+        low, high = (low, middle) if found.mean() - error >= promise else (middle + 1, high)
+    return low
+
+
+def _live_embeddings(snapshot: Snapshot) -> int:
+    return sum(record.live_embeddings for record in snapshot.manifest.segments)
