@@ -25,6 +25,8 @@ import numpy as np
 from judged import encode, measure, progress, read_queries
 from rich.console import Console
 
+from secateurs import load_encoder
+
 PEERS = Path(__file__).parent / "peers"
 OURS = ("secateurs", "int16", "residual4", "faiss", "bm25")  # in this environment
 ENGINES = (*OURS, "tachiom", "xtr-warp", "fast-plaid", "lancedb")
@@ -48,7 +50,8 @@ def export(folder: Path, cache: Path, most_queries: int) -> tuple[Path, list[ir_
                 for stored in segment.documents.get(range(first, min(first + 1000, len(segment)))):
                     file.write(json.dumps(stored.text) + "\n")
         (data / "queries.json").write_text(json.dumps(list(texts.values())))
-        queries = [index.encode_query(text) for text in texts.values()]
+        encoder = load_encoder(settings={"expansion": "all"})  # other engines know no weights of query embeddings
+        queries = [encoder.encode_query(text) for text in texts.values()]
         for name in ("embeddings", "token_ids", "token_kinds"):
             rows = np.concatenate([getattr(query, name) for query in queries])
             np.save(data / {"embeddings": "queries.npy"}.get(name, f"query_{name}.npy"), rows)

@@ -1,6 +1,6 @@
 """How time, memory and building grow with the collection.
 
-    python benchmarks/growth.py --collection DIR --cache DIR [--most-documents 25000] [--millions 0.3 1 3 10 30]
+    python benchmarks/growth.py --collection DIR --cache DIR [--most-documents 80000] [--millions 0.3 1 3 10 30]
 
 Real embeddings as far as they reach; beyond, the same documents again, every embedding moved by seeded noise of half
 its distance from the collection's mean (and back to unit length). Each size is indexed in a process of its own, then
@@ -19,13 +19,22 @@ from typing import Any
 import numpy as np
 from engines import PEERS, build, say, search
 from judged import encode, read_queries
+from numpy.typing import NDArray
 
-THOROUGH = {"nprobe": 128, "candidates": 2048}
-SETTINGS: list[dict[str, Any]] = [{"effort": "exact"}, {}, {"effort": "fast"}, {"p": 3}, {"p": None}, THOROUGH]
+from secateurs import EncodedText
+
+SETTINGS: list[dict[str, Any]] = [
+    {"effort": "exact"},
+    {},
+    {"effort": "fast"},
+    {"effort": "thorough"},
+    {"p": 3},
+    {"nprobe": 128, "candidates": 2048},
+]
 _BLOCK = 65_536
 
 
-def grow(folder: Path, cache: Path, most_documents: int, embeddings: int, most_queries: int) -> Path:
+def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int, most_queries: int) -> Path:
     """A data folder as benchmarks/peers/common.py wants it, with about so many embeddings."""
     data = cache / f"{folder.name}-grown-{embeddings}.data"
     if (data / "query_offsets.npy").is_file():
@@ -59,8 +68,13 @@ def grow(folder: Path, cache: Path, most_documents: int, embeddings: int, most_q
     np.save(data / "queries.npy", np.concatenate([query.embeddings for query in queries]))
     np.save(data / "query_token_ids.npy", np.concatenate([query.token_ids for query in queries]))
     np.save(data / "query_token_kinds.npy", np.concatenate([query.token_kinds for query in queries]))
+    np.save(data / "query_weights.npy", np.concatenate([weights_of(query) for query in queries]))
     np.save(data / "query_offsets.npy", np.cumsum([0, *map(len, queries)]))
     return data
+
+
+def weights_of(query: EncodedText) -> NDArray[np.float32]:
+    return np.ones(len(query), dtype=np.float32) if query.weights is None else query.weights
 
 
 def draw(table: list[dict[str, Any]], path: Path) -> None:
@@ -72,7 +86,7 @@ def draw(table: list[dict[str, Any]], path: Path) -> None:
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     sizes = np.array([line["embeddings"] for line in table])
-    names = {"default": "#d55e00", "effort fast": "#0072b2", "p 3": "#009e73", "p all": "#cc79a7"}
+    names = {"default": "#d55e00", "effort fast": "#0072b2", "effort thorough": "#cc79a7", "p 3": "#009e73"}
     for (name, colour), marker in zip(names.items(), "os^v", strict=True):
         axes[0].plot(sizes, [line["ms"][name] for line in table], color=colour, marker=marker, label=name)
     ours = table[0]["ms"]["default"]
@@ -97,7 +111,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--collection", type=Path, required=True)
     arguments.add_argument("--cache", type=Path, required=True)
-    arguments.add_argument("--most-documents", type=int, default=25_000)
+    arguments.add_argument("--most-documents", type=int, help="that are encoded; without it, all of the collection")
     arguments.add_argument("--most-queries", type=int, default=100)
     arguments.add_argument("--millions", type=float, nargs="+", default=[0.3, 1, 3, 10, 30])
     arguments.add_argument("--plot", type=Path)

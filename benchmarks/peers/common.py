@@ -11,7 +11,8 @@ It runs in the virtual environment of the peer (see environments.py), so it need
     token_ids.npy       (embeddings,) int32: the wordpiece of each row
     queries.npy         (query rows, dim) float32, the queries end to end
     query_offsets.npy   (queries + 1,) int64
-    token_kinds.npy, query_token_ids.npy, query_token_kinds.npy, queries.json, texts.jsonl: what only some engines need
+    token_kinds.npy, query_token_ids.npy, query_token_kinds.npy, query_weights.npy, queries.json, texts.jsonl: what only
+    some engines need
 
 An adapter is a module with these names; only `build` and `search` are timed:
 

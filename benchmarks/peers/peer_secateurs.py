@@ -83,9 +83,11 @@ def queries(data: Path, loaded: Any) -> list[Query]:
     names = ("queries.npy", "query_token_ids.npy", "query_token_kinds.npy")
     rows, token_ids, token_kinds = (np.load(data / name) for name in names)
     (segment,) = loaded.snapshot.segments
+    file = data / "query_weights.npy"
+    weights = np.load(file) if file.exists() else np.ones(len(rows), dtype=np.float32)
     prepared = []
     for a, b in pairwise(np.load(data / "query_offsets.npy")):
-        encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b])
+        encoded = EncodedText(rows[a:b], token_ids[a:b], token_kinds[a:b], weights=weights[a:b])
         decision = loaded.decide(encoded, gather=GATHER)
         found, _ = gatherer(loaded.snapshot, GATHER).gather(encoded, decision.kept, decision.plan)
         prepared.append(Query(encoded, segment.offsets[found], segment.offsets[found + 1]))
