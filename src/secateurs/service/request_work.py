@@ -61,12 +61,13 @@ class Work(NamedTuple):
         """Raise a problem that names the limit, and the setting that the client can change."""
         if self.gather > limits.gather_work:
             name = "nprobe" if settings.get("nprobe") else "query" if settings.get("p", "auto") == "auto" else "p"
+            name = "effort" if name == "query" and settings.get("effort") == "thorough" else name
             name = "budget_ms" if settings.get("budget_ms") else name
             counted = f"query embeddings that gather x {self.plan.nprobe:,} cells that each looks into"
             raise _too_much(name, counted, "gather_work", self.gather, limits.gather_work)
         if self.score > limits.score_work:
             name = "k"
-            if settings.get("effort") == "exact":
+            if settings.get("effort") in ("exact", "thorough") and not settings.get("candidates"):
                 name = "effort"
             elif settings.get("gather") == "exhaustive":
                 name = "gather"
