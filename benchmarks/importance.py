@@ -243,6 +243,8 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
     gather = "cells" if any(key[1] == "cells" for key in results) else "faiss"
     styles = {"first": ("#999999", "o"), "icf": ("#1f77b4", "s"), "rarity, words only": ("#e69f00", "^")}
     styles["rarity"] = ("#d62728", "D")
+    if any(order == "nearest cells" for rows in results.values() for order, _ in rows):
+        styles["nearest cells"] = ("#009e73", "v")
     columns = min(len(names), 4)
     lines = 2 * -(-len(names) // columns)
     plt.rcParams["svg.fonttype"] = "none"

@@ -24,7 +24,7 @@ from .effort import LADDER, PROMISES
 from .errors import UsageError
 from .progress import progress_bar
 from .records import EncodedText, SearchSettings, TokenKind
-from .search import OneIndex, Stopwatch, compile_kernels, decide, find
+from .search import OneIndex, compile_kernels, decide, gather, score
 from .storage.manifest import CalibrationRecord
 from .storage.snapshot import Snapshot
 from .threads import in_order
@@ -63,7 +63,7 @@ def calibrate(
     compile_kernels(snapshot)
     with progress_bar("measuring recall", len(asked), "queries", progress) as advance:
         exact = []
-        for found in in_order(_found, ((snapshot, query, "exhaustive", None) for query in asked)):
+        for found in in_order(_found, ((snapshot, query, None) for query in asked)):
             exact.append(found)
             advance(1)
     known: dict[int, NDArray[np.float64]] = {}
@@ -73,7 +73,7 @@ def calibrate(
         if step not in known:
             stop_if_cancelled()
             place = step / _STEPS
-            found = in_order(_found, ((snapshot, query, "cells", place) for query in asked))
+            found = in_order(_found, ((snapshot, query, place) for query in asked))
             known[step] = np.array(
                 [len(best & here) / max(len(best), 1) for best, here in zip(exact, found, strict=True)]
             )
@@ -136,11 +136,13 @@ def describe(records: Iterable[CalibrationRecord]) -> dict[str, Any] | None:
     }
 
 
-def _found(snapshot: Snapshot, query: EncodedText, gather: str, place: float | None) -> set[str]:
-    """The ten best, exhaustively or by cells at a place on the ladder."""
+def _found(snapshot: Snapshot, query: EncodedText, place: float | None) -> set[int]:
+    """The numbers of the ten best documents: by cells, at a place on the ladder; None: exhaustively."""
     searched = OneIndex(snapshot, None if place is None else {"balanced": place})
-    decision = decide(searched, query, SearchSettings(k=_K, gather=gather))  # type: ignore[arg-type]
-    return {hit.docno for hit in find(snapshot, decision, Stopwatch()).hits}
+    decision = decide(searched, query, SearchSettings(k=_K, gather="exhaustive" if place is None else "cells"))
+    documents, _, _ = gather(snapshot, decision)
+    scores = score(snapshot, decision.query, documents, decision.ordered, _K)
+    return set(documents[np.lexsort((documents, -scores))[:_K]].tolist())
 
 
 def _lowest(recall: Callable[[int], NDArray[np.float64]], promise: float) -> int:
