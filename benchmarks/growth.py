@@ -18,10 +18,7 @@ from typing import Any
 
 import numpy as np
 from engines import PEERS, build, say, search
-from judged import encode, read_queries
-from numpy.typing import NDArray
-
-from secateurs import EncodedText
+from judged import encode, read_queries, weights_of
 
 SETTINGS: list[dict[str, Any]] = [
     {"effort": "exact"},
@@ -71,10 +68,6 @@ def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int,
     np.save(data / "query_weights.npy", np.concatenate([weights_of(query) for query in queries]))
     np.save(data / "query_offsets.npy", np.cumsum([0, *map(len, queries)]))
     return data
-
-
-def weights_of(query: EncodedText) -> NDArray[np.float32]:
-    return np.ones(len(query), dtype=np.float32) if query.weights is None else query.weights
 
 
 def draw(table: list[dict[str, Any]], path: Path) -> None:
