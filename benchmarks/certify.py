@@ -54,7 +54,7 @@ class Bounds:
 
     def of(self, query: EncodedText) -> tuple[Floats, dict[str, Floats]]:
         """The exact score of each document, and its bounds by name; all less the query's products with the centre."""
-        rounded, unit = round_query(query.embeddings)
+        rounded, unit = round_query(query.weighted)
         rounded = rounded * (unit[:, None] * self.step).astype(np.float32)  # (positions, dim) float32
         lengths = np.linalg.norm(rounded, axis=1).astype(np.float32)
         products = self.centroids @ rounded.T  # (cells, positions)

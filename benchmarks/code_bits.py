@@ -36,7 +36,7 @@ def main() -> None:
     options = arguments.parse_args()
     index = encode(options.collection, options.cache)
     texts, qrels = read_queries(options.collection, options.most_queries)
-    queries = {qid: index.encode_query(text).embeddings for qid, text in texts.items()}
+    queries = {qid: index.encode_query(text).weighted for qid, text in texts.items()}
     (segment,) = index.snapshot.segments
     embeddings = np.asarray(segment.rows)  # (embeddings, dim) float16
     int8 = Int8Store.fit(embeddings.mean(axis=0, dtype=np.float64).astype(np.float32), sampled(embeddings, 200_000))

@@ -59,7 +59,7 @@ def main() -> None:
     offsets = np.cumsum([0, *(len(d.encoded) for d in documents if d.encoded is not None)])
     exact: Run = {}
     for qid, query in progress(queries.items(), description="float32"):
-        scores = np.maximum.reduceat(rows @ query.embeddings.T, offsets[:-1], axis=0).sum(axis=1, dtype=np.float64)
+        scores = np.maximum.reduceat(rows @ query.weighted.T, offsets[:-1], axis=0).sum(axis=1, dtype=np.float64)
         exact[qid] = [(documents[i].docno, float(scores[i])) for i in np.argsort(-scores)[:10]]
 
     print(f"{len(queries)} queries, {len(documents):,} documents, {len(rows):,} embeddings\n")
