@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from engines import PEERS, build, say, search
-from judged import encode, read_queries, weights_of
+from judged import encode, read_queries
 
 SETTINGS: list[dict[str, Any]] = [
     {"effort": "exact"},
@@ -65,7 +65,7 @@ def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int,
     np.save(data / "queries.npy", np.concatenate([query.embeddings for query in queries]))
     np.save(data / "query_token_ids.npy", np.concatenate([query.token_ids for query in queries]))
     np.save(data / "query_token_kinds.npy", np.concatenate([query.token_kinds for query in queries]))
-    np.save(data / "query_weights.npy", np.concatenate([weights_of(query) for query in queries]))
+    np.save(data / "query_weights.npy", np.concatenate([query.all_weights for query in queries]))
     np.save(data / "query_offsets.npy", np.cumsum([0, *map(len, queries)]))
     return data
 

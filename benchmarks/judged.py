@@ -151,10 +151,6 @@ def per_query(
     return values
 
 
-def weights_of(query: EncodedText) -> NDArray[np.float32]:
-    return np.ones(len(query), dtype=np.float32) if query.weights is None else query.weights
-
-
 def ndcg_of(qrels: list[ir_measures.Qrel], run: dict[str, list[tuple[str, float]]]) -> NDArray[np.float64]:
     """nDCG@10 of each query, in the order of the run."""
     found = per_query(qrels, run, ["nDCG@10"])["nDCG@10"]

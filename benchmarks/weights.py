@@ -14,7 +14,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from judged import Collection, ndcg_of, open_slice, progress, weights_of
+from judged import Collection, ndcg_of, open_slice, progress
 from numpy.typing import NDArray
 from scipy.stats import ttest_rel
 
@@ -38,7 +38,7 @@ def exhaustive(collection: Collection) -> NDArray[np.float64]:
         best = np.maximum.reduceat(products, starts, axis=0) * prepared.scale + prepared.bias  # (documents, positions)
         for strength, run in zip(STRENGTHS, runs, strict=True):
             weights = 1 + strength / weighing.STRENGTH * (weighing.idf_weights(query, index.frequencies) - 1)
-            scores = best @ (np.maximum(weights, 0) * weights_of(query))
+            scores = best @ (np.maximum(weights, 0) * query.all_weights)
             top = np.argsort(-scores, kind="stable")[:K]
             run[qid] = list(zip(docnos[top].tolist(), scores[top].tolist(), strict=True))
     return np.array([ndcg_of(collection.qrels, run) for run in runs])
