@@ -294,7 +294,8 @@ def main() -> None:
     options = arguments.parse_args()
 
     def open_bench(given: str) -> Bench:
-        return Bench(*open_slice(given, options.cache, options.most_queries))
+        built_for = tuple(sorted(options.gather))
+        return Bench(*open_slice(given, options.cache, options.most_queries, gather=built_for))
 
     if options.choose:
         choose_share([open_bench(given) for given in options.collections], options.gather, options.k_prime)

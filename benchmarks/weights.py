@@ -59,7 +59,7 @@ def main() -> None:
     options = arguments.parse_args()
     names, table, shipped = [], [], []
     for given in options.collections:
-        name, collection = open_slice(given, options.cache, options.most_queries)
+        name, collection = open_slice(given, options.cache, options.most_queries, gather=("cells",))
         names.append(name)
         table.append(exhaustive(collection))
         shipped.append((by_default(collection), by_default(collection, weights="idf")))
