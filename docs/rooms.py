@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room("service", "HTTP and the explorer page", ("service",)),
         Room("lab", "experiments, reproductions", ("lab", "demo")),
-        Room("integrations", "PyTerrier", ("integrations",)),
+        Room("integrations", "PyTerrier, LangChain", ("integrations",)),
     ),
     (Room("cluster", "shards: build and search on Ray", ("cluster",)),),
     (
@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
             document="2",
         ),
     ),
-    (Room("search", "the pipeline of every search; explain", ("search", "explain"), query="3"),),
+    (Room("search", "the pipeline of every search; explain, re-rank", ("search", "explain", "reranking"), query="3"),),
     (
         Room(
             "decisions",
