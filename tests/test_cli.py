@@ -463,7 +463,7 @@ def test_debug_shows_the_trace() -> None:
     "command",
     [
         *("index", "background", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
-        *("serve", "evaluate", "report", "reproduce"),
+        *("serve", "mcp", "evaluate", "report", "reproduce"),
     ],
 )
 def test_help_shows_an_example(command: str) -> None:
@@ -474,7 +474,7 @@ def test_help_shows_an_example(command: str) -> None:
 
 def test_help_shows_an_example_of_shards_and_no_types_of_flags() -> None:
     assert "Example: secateurs shard build" in " ".join(run("shard", "--help").stdout.split())
-    for command in (["search"], ["index"], ["shard", "build"], ["serve"], ["demo"], ["delete"], ["evaluate"]):
+    for command in (["search"], ["index"], ["shard", "build"], ["serve"], ["mcp"], ["demo"], ["delete"], ["evaluate"]):
         shown = run(*command, "--help").stdout
         flags = [line for line in shown.splitlines() if "<bool>" in line and "--help" not in line]
         assert flags == []
