@@ -11,6 +11,8 @@ from ..matches import find_matches
 from ..records import EncodedText, Hit, SearchSettings
 from ..reranking import RerankedText
 
+ADDED = ("docno", "score", "relevance", "explanation", "highlights")  # keys of metadata
+
 
 def search_with_details(
     index: AnyIndex, query: str | EncodedText, settings: Mapping[str, Any], explanations: bool, highlights: bool
