@@ -17,7 +17,7 @@ ADDED = ("docno", "score", "relevance", "explanation", "highlights")  # keys of 
 def search_with_details(
     index: AnyIndex, query: str | EncodedText, settings: Mapping[str, Any], explanations: bool, highlights: bool
 ) -> Iterator[tuple[Hit, dict[str, Any]]]:
-    """Each hit with its metadata, to which these are added. A field of the document with the same name is replaced.
+    """Each hit with what goes into its metadata, where a field of the document with the same name is replaced.
 
     docno, score, relevance   as in Hit
     explanation               with `explanations`: an Explanation as a dictionary. It costs a search for each hit
@@ -32,7 +32,7 @@ def search_with_details(
             details["explanation"] = asdict(index.explain(encoded, hit.docno, **settings))
         if highlights:
             details["highlights"] = _highlights(index, ranking.query, hit)
-        yield hit, {**hit.metadata, **details}
+        yield hit, details
 
 
 def reranked_details(text: RerankedText) -> dict[str, Any]:

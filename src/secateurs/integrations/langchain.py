@@ -85,7 +85,10 @@ class SecateursRetriever(BaseRetriever):
             self.explanations if explanations is None else explanations,
             self.highlights if highlights is None else highlights,
         )
-        return [Document(id=hit.docno, page_content=hit.text, metadata=metadata) for hit, metadata in found]
+        return [
+            Document(id=hit.docno, page_content=hit.text, metadata={**hit.metadata, **details})
+            for hit, details in found
+        ]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **settings: Any

@@ -50,13 +50,13 @@ class SecateursRetriever(BaseRetriever):
                 node=TextNode(
                     id_=hit.docno,
                     text=hit.text,
-                    metadata=metadata,
+                    metadata={**hit.metadata, **details},
                     excluded_embed_metadata_keys=list(ADDED),
                     excluded_llm_metadata_keys=list(ADDED),
                 ),
                 score=hit.score,
             )
-            for hit, metadata in found
+            for hit, details in found
         ]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
