@@ -27,10 +27,10 @@ class Room(NamedTuple):
 
 LAYERS: tuple[tuple[Room, ...], ...] = (
     (Room("cli", "parse, call the library, print", ("cli", "__main__"), query="1, 9", document="1"),),
+    (Room("integrations", "PyTerrier, LangChain, LlamaIndex, Haystack, MCP", ("integrations",)),),
     (
         Room("service", "HTTP and the explorer page", ("service",)),
         Room("lab", "experiments, reproductions", ("lab", "demo")),
-        Room("integrations", "PyTerrier", ("integrations",)),
     ),
     (Room("cluster", "shards: build and search on Ray", ("cluster",)),),
     (
@@ -45,8 +45,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "search",
-            "the pipeline of every search; explain, calibration",
-            ("search", "explain", "calibration"),
+            "the pipeline of every search; explain, re-rank, calibrate",
+            ("search", "explain", "reranking", "calibration"),
             query="3",
         ),
     ),

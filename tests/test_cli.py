@@ -479,7 +479,7 @@ def test_an_index_is_calibrated_with_its_documents_or_with_queries(animals: Path
     "command",
     [
         *("index", "background", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo"),
-        *("calibrate", "serve", "evaluate", "report", "reproduce"),
+        *("calibrate", "serve", "mcp", "evaluate", "report", "reproduce"),
     ],
 )
 def test_help_shows_an_example(command: str) -> None:
@@ -490,7 +490,7 @@ def test_help_shows_an_example(command: str) -> None:
 
 def test_help_shows_an_example_of_shards_and_no_types_of_flags() -> None:
     assert "Example: secateurs shard build" in " ".join(run("shard", "--help").stdout.split())
-    for command in (["search"], ["index"], ["shard", "build"], ["serve"], ["demo"], ["delete"], ["evaluate"]):
+    for command in (["search"], ["index"], ["shard", "build"], ["serve"], ["mcp"], ["demo"], ["delete"], ["evaluate"]):
         shown = run(*command, "--help").stdout
         flags = [line for line in shown.splitlines() if "<bool>" in line and "--help" not in line]
         assert flags == []

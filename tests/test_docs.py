@@ -40,7 +40,8 @@ def test_python_blocks_run(page: str, tmp_path: Path, index_path: Path, monkeypa
 
 
 def test_the_pages_that_should_show_python_do() -> None:
-    assert {"README.md", "quickstart.md", "how-it-works.md", "encoders.md", "pyterrier.md"} <= set(WITH_PYTHON)
+    pages = {"README.md", "quickstart.md", "how-it-works.md", "encoders.md", "pyterrier.md", "integrations.md"}
+    assert pages <= set(WITH_PYTHON)
 
 
 def test_every_command_shown_exists_with_the_options_shown() -> None:
@@ -74,7 +75,17 @@ def test_every_command_and_public_name_is_documented() -> None:
     for name in secateurs.lab.__all__:
         assert re.search(rf"\b{name}\b", PROSE["lab.md"]), name
     commands = ("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo")
-    for command in (*commands, "background", "serve", "evaluate", "report", "reproduce", "shard build", "shard info"):
+    for command in (
+        *commands,
+        "background",
+        "serve",
+        "mcp",
+        "evaluate",
+        "report",
+        "reproduce",
+        "shard build",
+        "shard info",
+    ):
         headings = [line for line in PROSE["command-line.md"].splitlines() if line.startswith("## secateurs ")]
         assert any(re.search(rf"\b{command}\b", line) for line in headings), command
 

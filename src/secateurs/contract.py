@@ -35,7 +35,7 @@ from .records import (
     Ranking,
     SearchSettings,
     WeightsName,
-    is_blank,
+    check_query_text,
 )
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
@@ -287,7 +287,8 @@ class AnyIndex(ABC):
         if isinstance(query, EncodedText):
             encoded = query
         elif isinstance(query, str):
-            encoded = self._encode_text(query)
+            check_query_text(query)
+            encoded = self.encoder.encode_query(query)
         else:
             raise UsageError(f"a query is a text or an EncodedText, not {type(query).__name__}")
         if len(encoded) == 0:
@@ -297,15 +298,6 @@ class AnyIndex(ABC):
                 f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, those of the index {self.dim}"
             )
         return encoded
-
-    def _encode_text(self, query: str) -> EncodedText:
-        try:
-            query.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
-        if is_blank(query):
-            raise UsageError("the query is empty: give at least one word")
-        return self.encoder.encode_query(query)
 
     def token_text(self, token_id: int) -> str:
         """The wordpiece of a token id, or "#" and its number if the index has no encoder."""

@@ -38,6 +38,10 @@ class Match:
     rarity: float  # of its token, from 0 to 1: see importance.match_rarity
     strength: float  # similarity times rarity, of the words it matches the best; 0 if it matches no word
 
+    def contribution(self, query: EncodedText) -> float:
+        """What it adds to the score of the document: weight times similarity, split between merged places."""
+        return float((query.all_weights[self.positions] * self.similarities / self.places).sum())
+
 
 def find_matches(
     index: AnyIndex, query: EncodedText, frequencies: Frequencies, docno: str, text: str

@@ -127,6 +127,16 @@ def is_blank(text: str) -> bool:
     return all(unicodedata.category(character) in _BLANK for character in text)
 
 
+def check_query_text(query: str) -> None:
+    """Raise unless an encoder can encode the query."""
+    try:
+        query.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
+    if is_blank(query):
+        raise UsageError("the query is empty: give at least one word")
+
+
 Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important first
 OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 

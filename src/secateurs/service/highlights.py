@@ -23,7 +23,7 @@ def highlights(
         Highlight(
             start=match.start,
             end=match.end,
-            contribution=float((query.all_weights[match.positions] * match.similarities / match.places).sum()),
+            contribution=match.contribution(query),
             positions=match.positions.tolist(),
             similarities=match.similarities.tolist(),
             rarity=match.rarity,

@@ -47,19 +47,19 @@ def serve(
     if require_key_for_reads and api_key_file is None:
         raise UsageError("--require-key-for-reads needs the keys: give  --api-key-file FILE")
     keys = ApiKeys.read(api_key_file) if api_key_file is not None else None
-    listener = _listen(host, port)  # before the indexes, which take longer: a port in use is said at once
+    listener = listen(host, port)  # before the indexes, which take longer: a port in use is said at once
     try:
         # A search that waits for shards should give up in time to say so.
         indexes = open_indexes(paths, ray=ray, replicas=replicas, seconds=limits.seconds / 2)
         app = create_app(indexes, limits, Access(keys, require_key_for_reads, host_names(host, allowed_hosts)))
         for name, index in indexes.items():
             say(f"{name}: {len(index):,} documents")
-        if not _is_loopback(host):
+        if not is_loopback(host):
             readers = "every client with a key" if require_key_for_reads else "EVERY client, without a key,"
             say(f"WARNING: {host} can be reached from other machines: {readers} can read these indexes.")
         say("Writes need a key." if keys else "Writes are off: give  --api-key-file FILE  to allow them with a key.")
         say(f"Explore:  http://{address_to_open(host)}:{listener.getsockname()[1]}/     (Ctrl-C stops)")
-        _run(app, listener)
+        run_until_stopped(app, listener)
     finally:
         listener.close()
 
@@ -90,7 +90,7 @@ def open_indexes(paths: Sequence[Path], **options: Any) -> dict[str, AnyIndex]:
 def host_names(host: str, allowed: Iterable[str]) -> frozenset[str] | None:
     """The names to answer to; None, which is any, where others may reach it and no names were given."""
     names = frozenset(name.lower() for name in allowed)
-    if not names and not _is_loopback(host):
+    if not names and not is_loopback(host):
         return None
     return names | _LOOPBACK_NAMES | {_in_address(host).lower()}
 
@@ -104,14 +104,15 @@ def _in_address(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket to serve on. What is wrong with the address or the port is said at once."""
     if not 0 <= port <= 65535:  # the system's functions take it modulo 65536
         raise UsageError(f"--port is a number from 0 to 65535, not {port}")
     try:
@@ -134,7 +135,8 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def _run(app: object, listener: socket.socket) -> None:
+def run_until_stopped(app: object, listener: socket.socket) -> None:
+    """Serve an application until SIGTERM or Ctrl-C, and finish the requests that run."""
     logging.basicConfig(format="%(levelname)s: %(message)s")
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
