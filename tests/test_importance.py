@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Frequencies, Index, TokenKind
 from secateurs.errors import UsageError
-from secateurs.importance import ORDERS, match_rarity, order_positions, rarities, word_rarity
+from secateurs.importance import ORDERS, log_share, match_rarity, order_positions, rarities, word_rarity
 
 CLS, Q, SEP, MASK = 101, 1, 102, 103
 W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
@@ -129,12 +129,30 @@ def test_rarity_puts_words_that_are_common_in_general_text_behind() -> None:
     assert order_positions("rarity", q, frequencies.with_background(general)).tolist() == [1, 0]
 
 
-def test_rarity_is_between_the_two_frequencies() -> None:
-    """0.1 log(1 + collection) + 0.9 log(1 + background), by hand: 1 has 3.56, 2 has 2.53, 3 has 3.68."""
-    frequencies = Frequencies.from_counts({1: 2, 2: 100, 3: 9})
-    general = Frequencies.from_counts({1: 45, 2: 9, 3: 45})
-    q = query([1, 2, 3], [W, W, W])
-    assert order_positions("rarity", q, frequencies.with_background(general)).tolist() == [1, 0, 2]
+COLLECTION = Frequencies.from_counts({1: 99, 2: 49_999, 3: 49_900})  # with 2: 100,000
+GENERAL = Frequencies.from_counts({1: 499, 2: 9, 3: 9_490})  # with 2: 10,000
+
+
+def test_a_words_share_is_that_in_a_mixture_of_the_collection_and_general_text() -> None:
+    """By hand: in general 0.05 and 0.001; in the collection (100 + 50) / 101,000 and (50,000 + 1) / 101,000.
+
+    Nine tenths of the former and a tenth of the latter.
+    """
+    found = log_share(np.array([1, 2], np.int32), COLLECTION.with_background(GENERAL))
+    assert np.exp(found).tolist() == pytest.approx(
+        [0.045 + 0.1 * 150 / 101_000, 0.0009 + 0.1 * 50_001 / 101_000], rel=1e-6
+    )
+
+
+def test_rarity_puts_words_behind_that_are_common_in_the_collection_although_they_are_rare_elsewhere() -> None:
+    """The mean of the logarithms would call 2, half of the collection, rarer than 1."""
+    q = query([2, 1], [W, W])
+    assert order_positions("rarity", q, COLLECTION.with_background(GENERAL)).tolist() == [1, 0]
+
+
+def test_in_a_tiny_collection_rarity_is_that_in_general_text() -> None:
+    few = Frequencies.from_counts({1: 1, 2: 3}).with_background(Frequencies.from_counts({1: 9_000, 2: 2, 3: 90_000}))
+    assert order_positions("rarity", query([1, 2], [W, W]), few).tolist() == [1, 0]
 
 
 def test_rarity_puts_the_summary_second_and_other_specials_last() -> None:
@@ -182,13 +200,10 @@ def test_other_tokens_have_a_rarity_on_the_scale_of_the_query() -> None:
     assert found.tolist() == pytest.approx([1, 1, 1, 0.5, 0], abs=1e-3)
 
 
-def test_the_rarity_of_a_word_is_mostly_that_in_general_text() -> None:
-    """In logarithms to base 8: "how" has 1 and 3, "archive" 2 and 1. The most frequent token would have 2 and 3.
-
-    A tenth of the first and nine tenths of the second: 2.8, 1.1 and 2.9. (2.9 - 2.8) / (2.9 - 1.1) = 1/18.
-    """
-    frequencies = Frequencies.from_counts({1: 7, 2: 63}).with_background(Frequencies.from_counts({1: 511, 2: 7}))
-    assert word_rarity(query([1, 2], [W, W]), frequencies).tolist() == pytest.approx([1 / 18, 1])
+def test_the_rarity_of_a_word_is_linear_in_the_logarithm_of_its_share() -> None:
+    """Without a background: 8, 64 and 512, the most frequent of all, are equally far apart in logarithms."""
+    frequencies = Frequencies.from_counts({1: 7, 2: 63, 3: 511})
+    assert word_rarity(query([1, 2, 3], [W, W, W]), frequencies).tolist() == pytest.approx([1, 0.5, 0])
 
 
 @given(tokens, counts, counts)

@@ -41,7 +41,8 @@ _RANK_OF_KIND[TokenKind.MARKER] = 3
 _RANK_OF_KIND[TokenKind.SEP] = 3
 _RANK_OF_KIND[TokenKind.MASK] = 4
 _RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`, it is a special like any other
-_BACKGROUND_SHARE = 0.9  # of the background's frequency in `rarity`; docs/importance.md has how it was chosen
+_BACKGROUND_SHARE = 0.9  # of the background in `rarity`; docs/importance.md has how it was chosen
+_GENERAL_TOKENS = 1000  # of the background that count as the collection's: a few documents say little about how rare
 
 
 def first(query: EncodedText, frequencies: Frequencies) -> Positions:
@@ -74,20 +75,25 @@ def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
         ordered = _farthest_first(query, centre)
     else:
         unseen = frequencies.collection_frequency(query.token_ids) == 0
-        ordered = _rarest_first(query, log_frequency(query, frequencies), unseen)
+        ordered = _rarest_first(query, log_share(query.token_ids, frequencies), unseen)
     is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
     summary, rest = ordered[is_summary], ordered[~is_summary]
     words_first = int(len(rest) > 0 and query.token_kinds[rest[0]] == TokenKind.WORD)
     return np.concatenate([rest[:words_first], summary, rest[words_first:]])
 
 
-def log_frequency(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
-    """Per position the logarithm of its token's frequency, between that in the collection and in the background."""
-    return _log_frequency(query.token_ids, frequencies)
+def log_share(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
+    """The logarithm of each token's share of all tokens, in a mixture of the collection and the background.
+
+    In the mixture a word is common if it is common in either. The mean of the two logarithms would call a word rare
+    that half the documents of a technical collection have, if it is rare elsewhere.
+    """
+    mixed: NDArray[np.float64] = np.log(_mixed(frequencies, lambda table: 1.0 + table.collection_frequency(token_ids)))
+    return mixed
 
 
 def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
-    """(positions,): how rare each word is, -log of its share of all tokens, between collection and background.
+    """(positions,): how rare each word is, -log of its share of all tokens in the mixture of `log_share`.
 
     0 for what is not a word. Effort decides by this how many positions are enough, and how deep each looks. Without
     token ids every position is as rare as any other.
@@ -95,28 +101,24 @@ def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64
     if frequencies.mean_without_token_ids() is not None:
         return np.ones(len(query))
     is_word = query.token_kinds == TokenKind.WORD
-    total = _mixed(frequencies, lambda table: np.log(table.embeddings + 2.0))
-    return np.where(is_word, np.maximum(total - log_frequency(query, frequencies), 0.0), 0.0)
+    return np.where(is_word, np.maximum(-log_share(query.token_ids, frequencies), 0.0), 0.0)
 
 
-def _log_frequency(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
-    mixed: NDArray[np.float64] = _mixed(frequencies, lambda table: np.log1p(table.collection_frequency(token_ids)))
-    return mixed
-
-
-def _mixed(frequencies: Frequencies, look_up: Callable[[Frequencies], Any]) -> Any:
-    """What is looked up in the collection's frequencies and in the background's, between the two."""
-    in_collection = look_up(frequencies)
-    if frequencies.background is None:
-        return in_collection
-    return (1 - _BACKGROUND_SHARE) * in_collection + _BACKGROUND_SHARE * look_up(frequencies.background)
+def _mixed(frequencies: Frequencies, count: Callable[[Frequencies], Any]) -> Any:
+    """A count as a share of all tokens: that in the collection, or mixed with that in the background."""
+    counted, background = count(frequencies), frequencies.background
+    if background is None:
+        return counted / (frequencies.embeddings + 2.0)
+    in_general = count(background) / (background.embeddings + 2.0)
+    in_collection = (counted + _GENERAL_TOKENS * in_general) / (frequencies.embeddings + 2.0 + _GENERAL_TOKENS)
+    return (1 - _BACKGROUND_SHARE) * in_collection + _BACKGROUND_SHARE * in_general
 
 
 def word_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
     """Per position a number between 0 and 1, for showing which matches matter. No search uses it.
 
-    It is linear in the logarithm of the frequency: 0 for the most common token of all, 1 for the rarest of the query's
-    words that documents have, and for words that they do not have. Everything that is not a word has 0.
+    It is linear in the logarithm of the token's share: 0 for the most common token of all, 1 for the rarest of the
+    query's words that documents have, and for words that they do not have. Everything that is not a word has 0.
     """
     word = query.token_kinds == TokenKind.WORD  # (positions,)
     return np.where(word, match_rarity(query.token_ids, query, frequencies), 0.0)
@@ -125,12 +127,12 @@ def word_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.floa
 def match_rarity(token_ids: NDArray[np.int32], query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
     """The rarity of other tokens, such as those of a document, on the scale of the query's words."""
     seen = (query.token_kinds == TokenKind.WORD) & (frequencies.collection_frequency(query.token_ids) > 0)
-    least = log_frequency(query, frequencies)[seen].min(initial=np.inf)
+    least = log_share(query.token_ids, frequencies)[seen].min(initial=np.inf)
     # What a token would have that is the most frequent both in the collection and in the background.
-    most = _mixed(frequencies, lambda table: np.log1p(table.collection.max(initial=0)))
+    most = np.log(_mixed(frequencies, lambda table: 1.0 + table.collection.max(initial=0)))
     if most <= least:  # nothing to compare with
         return np.ones(len(token_ids))
-    rarity: NDArray[np.float64] = (most - _log_frequency(token_ids, frequencies)) / (most - least)
+    rarity: NDArray[np.float64] = (most - log_share(token_ids, frequencies)) / (most - least)
     return rarity.clip(0, 1)
 
 
