@@ -31,7 +31,7 @@ from secateurs.gather import cells
 from secateurs.importance import Order, icf, rarity
 from secateurs.kernels.simd import round_query
 
-SHARES = (0.0, 0.25, 0.5, 0.75, 0.9, 1.0)
+SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 1.0)
 
 
 class Row(NamedTuple):
@@ -82,10 +82,11 @@ def with_share(share: float, summary: bool) -> Order:
 
     def order(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
         usual = icf(query, frequencies)
-        in_collection = np.log1p(frequencies.collection_frequency(query.token_ids))
-        assert frequencies.background is not None
-        in_general = np.log1p(frequencies.background.collection_frequency(query.token_ids))
-        seen = (query.token_kinds == TokenKind.WORD) & (in_collection > 0)
+        counts, general = frequencies.collection_frequency(query.token_ids), frequencies.background
+        assert general is not None
+        in_collection = (1 + counts) / frequencies.embeddings
+        in_general = (1 + general.collection_frequency(query.token_ids)) / general.embeddings
+        seen = (query.token_kinds == TokenKind.WORD) & (counts > 0)
         key = np.where(seen, (1 - share) * in_collection + share * in_general, np.inf)
         first = np.where((query.token_kinds == TokenKind.SUMMARY) & summary, 0, 1)
         return usual[np.lexsort((key[usual], first[usual]))]
