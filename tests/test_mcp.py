@@ -165,7 +165,7 @@ async def test_the_tools_say_that_they_only_read_and_what_their_limits_are(index
         ("search", {}, "query"),
         ("search", {"query": "x", "k": 8}, "less than or equal to 7"),
         ("search", {"query": "x", "k": 0}, "greater than or equal to 1"),
-        ("search", {"query": "x", "effort": "much"}, "'fast', 'balanced' or 'exact'"),
+        ("search", {"query": "x", "effort": "much"}, "'fast', 'balanced', 'thorough' or 'exact'"),
         ("search", {"query": "x", "where": "year >"}, "where"),
         ("search", {"query": "x", "where": "colour = 'red'"}, "colour"),
         ("search", {"query": "x", "index": "other"}, "there is no index 'other': there are library"),
