@@ -274,6 +274,9 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
                 plot.set_xlabel("documents gathered", fontsize=8)
             if number % columns == 0:
                 plot.set_ylabel("exact ten found" if value == "overlap" else "nDCG@10", fontsize=8)
+    for number in range(len(names), lines // 2 * columns):
+        for below in (0, 1):
+            axes[2 * (number // columns) + below, number % columns].set_visible(False)
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
