@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from secateurs import Document, EncodedText, Index, TokenKind, calibration
 from secateurs.calibration import calibrate, describe, is_due, parts_of_documents
 from secateurs.effort import LADDER, PLACES, PROMISES, level
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import SecateursError, UsageError
+from secateurs.errors import EncoderMismatchError, LockedIndexError, SecateursError, UsageError
 from secateurs.records import SearchSettings
 from secateurs.search import OneIndex, Stopwatch, decide, find
 from secateurs.storage.manifest import CalibrationRecord, Manifest
@@ -126,6 +127,69 @@ def test_an_index_is_measured_again_when_it_has_doubled_or_halved_and_when_its_c
     assert index.manifest.calibration.embeddings == index.info()["embeddings"]  # type: ignore[union-attr]
 
 
+def test_a_small_index_that_was_calibrated_is_measured_again_when_it_has_grown(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 20)
+    index.calibrate()
+    more = [replace(document, docno=f"more{document.docno}") for document in random_documents(40, seed=1)]
+    index.add(more)
+    assert index.manifest.calibration.embeddings == index.info()["embeddings"]  # type: ignore[union-attr]
+    index.compact()
+    assert index.manifest.calibration is None  # the cells are new, and it is too small to be measured by itself
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_what_was_added_is_found_while_the_index_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build_random(tmp_path / "i.sec", 20)
+    measure, seen = calibration.calibrate, []
+
+    def watching(*arguments: object, **named: object) -> CalibrationRecord:
+        seen.append(len(index))
+        return measure(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(calibration, "calibrate", watching)
+    index.add([replace(document, docno=f"more{document.docno}") for document in random_documents(20, seed=1)])
+    assert seen == [40]
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_an_index_is_built_although_another_process_changes_it_before_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def locked(*arguments: object) -> Iterator[None]:
+        raise LockedIndexError("another process is writing")
+        yield
+
+    monkeypatch.setattr("secateurs.index.writing", locked)
+    with pytest.warns(UserWarning, match="was built, but its recall could not be measured"):
+        index = build_random(tmp_path / "i.sec", 40)
+    assert (len(index), index.manifest.calibration) == (40, None)
+
+
+def test_an_index_that_was_replaced_by_another_encoders_is_not_calibrated(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "i.sec", 40)
+    other = Manifest.read(tmp_path / "i.sec")
+    replace(other, encoder={"kind": "other"}, commit=other.commit + 1).write(tmp_path / "i.sec")
+    with pytest.raises(EncoderMismatchError):
+        index.calibrate()
+    assert Manifest.read(tmp_path / "i.sec").calibration is None
+
+
+@pytest.mark.parametrize("queries", ["goldfish", 7, []])
+def test_what_is_no_list_of_queries_is_refused(tmp_path: Path, queries: object) -> None:
+    with pytest.raises(UsageError, match="quer"):
+        build_random(tmp_path / "i.sec", 5).calibrate(queries)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("small_enough")
+def test_documents_without_words_are_measured_by_their_other_positions(tmp_path: Path) -> None:
+    documents = [
+        replace(document, encoded=replace(document.encoded, token_kinds=np.full(len(document.encoded), TokenKind.CLS)))  # type: ignore[type-var, arg-type]
+        for document in random_documents(40)
+    ]
+    assert Index.build(tmp_path / "i.sec", documents, encoder=None).manifest.calibration is not None
+
+
 @pytest.mark.usefixtures("small_enough")
 def test_a_change_is_kept_when_measuring_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = build_random(tmp_path / "i.sec", 20)
@@ -150,7 +214,9 @@ def test_searches_follow_the_places_of_the_index(tmp_path: Path) -> None:
         return [(plan.nprobe, plan.candidates) for plan in found]
 
     before = plans()
-    index.change(lambda writer: writer.set_calibration(record(0, 0.9)))
+    embeddings, codebook = index.info()["embeddings"], index.manifest.codebook.name
+    lowest = replace(record(0, 0.9), embeddings=embeddings, codebook=codebook)
+    index.change(lambda writer: writer.set_calibration(lowest))
     assert plans() == [(min(4, index.snapshot.cells), 40)] * 3
     assert before != plans()
     budget = index.search(query, budget_ms=1000).plan  # a budget is spent along the whole ladder
@@ -182,6 +248,8 @@ def test_what_is_described_of_several_shards_is_that_of_the_least_good() -> None
     described = describe([record(3, 0.99, 4), record(5, 0.97, 6)])
     assert described is not None
     assert (described["queries"], described["given"]) == (10, False)
+    given = describe([replace(record(3, 0.99, 4), given=True), replace(record(5, 0.97, 4), given=True)])
+    assert (given["queries"], given["given"]) == (4, True)  # type: ignore[index]
     assert described["efforts"]["fast"] == {"promised": 0.85, "found": 0.97, "place": 5}
     assert describe([]) is None
 

@@ -8,7 +8,7 @@ eight of its rarest words, each with the document's summary if there is one. The
 encoder is needed. On the collections of docs/effort.md the recall of real queries is about theirs, and mostly higher.
 
 An index is measured when it is built, when its cells were learnt again, and when it has twice or half the embeddings
-that it had. The work is bounded: the larger the index, the fewer the queries.
+that it had. The larger the index, the fewer the queries, but 24 at least.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FEWEST_DOCUMENTS = 1000  # in smaller indexes any effort is quick, and the plac
 _MOST_QUERIES, _FEWEST_QUERIES = 96, 24
 _EMBEDDINGS = 200_000_000  # that the exhaustive searches together meet, unless that is fewer than the fewest queries
 _WORDS = 8  # in a query
-_RAREST = 3  # a third of a document's words, from which rare words are drawn
+_RAREST_SHARE = 1 / 3  # of a document's words, from which rare words are drawn
 _STEPS = 4  # places between two rungs
 _DOUBLED = 2
 _K = 10
@@ -42,10 +42,12 @@ _K = 10
 def is_due(snapshot: Snapshot) -> bool:
     """Whether an index has to be measured: it never was, its cells are new, or it has grown or shrunk much."""
     manifest = snapshot.manifest
-    if "cells" not in manifest.gather or len(snapshot) < _FEWEST_DOCUMENTS or not snapshot.embedded:
+    if "cells" not in manifest.gather or not snapshot.embedded:
         return False
     measured = manifest.calibration
-    if measured is None or measured.codebook != manifest.codebook.name:
+    if measured is None:
+        return len(snapshot) >= _FEWEST_DOCUMENTS
+    if measured.codebook != manifest.codebook.name:
         return True
     embeddings = _live_embeddings(snapshot)
     return not embeddings / _DOUBLED < measured.embeddings < embeddings * _DOUBLED
@@ -101,10 +103,12 @@ def parts_of_documents(snapshot: Snapshot) -> list[EncodedText]:
         document = snapshot.encoded(number)
         words = np.flatnonzero(document.token_kinds == TokenKind.WORD)
         if len(words) == 0:
+            words = np.arange(len(document))
+        if len(words) == 0:
             continue
         if place % 2:
             frequency = snapshot.frequencies.collection_frequency(document.token_ids[words])
-            rarest = words[np.argsort(frequency, kind="stable")][: max(_WORDS, len(words) // _RAREST)]
+            rarest = words[np.argsort(frequency, kind="stable")][: max(_WORDS, int(len(words) * _RAREST_SHARE))]
             chosen = np.sort(rng.choice(rarest, min(_WORDS, len(rarest)), replace=False))
         else:
             first = rng.integers(0, max(len(words) - _WORDS, 0) + 1)
@@ -122,9 +126,10 @@ def describe(records: Iterable[CalibrationRecord]) -> dict[str, Any] | None:
     measured = list(records)
     if not measured:
         return None
+    is_given = all(record.given for record in measured)
     return {
-        "queries": sum(record.queries for record in measured),
-        "given": all(record.given for record in measured),
+        "queries": (max if is_given else sum)(record.queries for record in measured),  # given: the same to all shards
+        "given": is_given,
         "efforts": {
             effort: {
                 "promised": promise,

@@ -107,8 +107,7 @@ class AnyIndex(ABC):
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
-        if isinstance(queries, str | bytes | EncodedText) or not isinstance(queries, Iterable):
-            raise UsageError("search_many takes several queries, such as a list of texts: for one query, use search")
+        _check_several(queries, "search_many takes several queries, such as a list of texts: for one query, use search")
         return searching.search_many(self, queries, SearchSettings.of(settings), threads)
 
     def decide(self, query: str | EncodedText, **settings: Any) -> searching.Decision:
@@ -299,6 +298,16 @@ class AnyIndex(ABC):
             )
         return encoded
 
+    def _encode_queries(self, queries: Iterable[str | EncodedText] | None) -> list[EncodedText] | None:
+        """For `calibrate`; None stays None."""
+        if queries is None:
+            return None
+        _check_several(queries, "calibrate takes several queries, such as a list of texts")
+        encoded = [self.encode_query(query) for query in queries]
+        if not encoded:
+            raise UsageError("there are no queries to calibrate with")
+        return encoded
+
     def token_text(self, token_id: int) -> str:
         """The wordpiece of a token id, or "#" and its number if the index has no encoder."""
         if self._encoder is None and not self.has_encoder:
@@ -352,3 +361,8 @@ def _pyterrier() -> Any:
 
 def _origin(spec: Mapping[str, Any]) -> str:
     return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
+
+
+def _check_several(queries: object, otherwise: str) -> None:
+    if isinstance(queries, str | bytes | EncodedText) or not isinstance(queries, Iterable):
+        raise UsageError(otherwise)

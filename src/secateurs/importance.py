@@ -118,7 +118,8 @@ def word_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.floa
     """Per position a number between 0 and 1, for showing which matches matter. No search uses it.
 
     It is linear in the logarithm of the token's share: 0 for the most common token of all, 1 for the rarest of the
-    query's words that documents have, and for words that they do not have. Everything that is not a word has 0.
+    query's words that documents have, and for words that they do not have, unless they are common in general text.
+    Everything that is not a word has 0.
     """
     word = query.token_kinds == TokenKind.WORD  # (positions,)
     return np.where(word, match_rarity(query.token_ids, query, frequencies), 0.0)

@@ -169,8 +169,9 @@ class Index(AnyIndex):
         self._write(lambda writer: writer.compact(), progress)
 
     def calibrate(self, queries: Iterable[str | EncodedText] | None = None, *, progress: bool | None = None) -> None:
-        encoded = None if queries is None else [self.encode_query(query) for query in queries]
+        encoded = self._encode_queries(queries)
         with writing(self.path, self.snapshot, progress) as writer:
+            self._move_to(writer.snapshot)  # raises if it was replaced by an index of another encoder
             writer.set_calibration(calibration.calibrate(writer.snapshot, encoded, progress))
             self._move_to(writer.snapshot)
 
@@ -260,6 +261,7 @@ class Index(AnyIndex):
             self._move_to(writer.snapshot)
             try:
                 changed = change(writer)
+                self._move_to(writer.snapshot)  # searches need not wait for what follows
                 self._measure(writer, progress)
                 return changed
             finally:
@@ -292,9 +294,15 @@ class Index(AnyIndex):
 
 
 def calibrate_if_due(index: Index, progress: bool | None = False) -> None:
-    """What a change does at its end, for an index that was just made."""
+    """What a change does at its end, for an index that was just made. It is there, whatever happens to this."""
     if calibration.is_due(index.snapshot):
-        index._write(lambda writer: None, progress)
+        try:
+            index._write(lambda writer: None, progress)
+        except (SecateursError, OSError) as error:
+            warnings.warn(
+                f"{index.path} was built, but its recall could not be measured ({error}): the next change tries again",
+                stacklevel=3,
+            )
 
 
 class _ExplainedIndex(OneIndex):

@@ -99,7 +99,7 @@ def print_info(facts: dict[str, Any], as_json: bool) -> None:
 
 def describe_calibration(measured: dict[str, Any] | None) -> str:
     if measured is None:
-        return "none: too few documents to measure, or not built for cells"
+        return "none: fewer than 1,000 documents, or not built for cells"
     asked = f"{measured['queries']:,} {'queries' if measured['given'] else 'parts of documents'}"
     found = (
         f"{effort} finds {values['found']:.1%} of the exact ten best ({values['promised']:.0%} promised)"

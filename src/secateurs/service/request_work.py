@@ -67,7 +67,7 @@ class Work(NamedTuple):
             raise _too_much(name, counted, "gather_work", self.gather, limits.gather_work)
         if self.score > limits.score_work:
             name = "k"
-            if settings.get("effort") in ("exact", "thorough") and not settings.get("candidates"):
+            if settings.get("effort") == "exact":
                 name = "effort"
             elif settings.get("gather") == "exhaustive":
                 name = "gather"
@@ -75,6 +75,8 @@ class Work(NamedTuple):
                 name = "k_prime"
             elif settings.get("candidates"):
                 name = "candidates"
+            elif settings.get("effort") == "thorough":
+                name = "effort"
             elif settings.get("budget_ms"):
                 name = "budget_ms"
             raise _too_much_to_score(name, self.score, limits)

@@ -1,5 +1,5 @@
-"""Changes to an index: add, replace, delete, compact. Each is one commit, and one commit is one rename. Tidying up
-afterwards is another commit, which changes no answer.
+"""Changes to an index: add, replace, delete, compact, calibrate. Each is one commit, and one commit is one rename.
+Tidying up afterwards is another commit, which changes no answer.
 
 New folders are written and synced first; then a new manifest names them. They are part of the index from the rename of
 the manifest on. Folders that a crash leaves without a name are removed by the next change.
@@ -212,7 +212,7 @@ class Writer:
     ) -> None:
         """`relearnt` is a new segment with a new codebook, `writes` the recorded writes if there is one more.
 
-        Without a new calibration that of before stays, until the new state is measured.
+        A calibration is for the cells of a codebook, and stays until it is measured again.
         """
         before = self.snapshot.manifest
         manifest = replace(
@@ -225,7 +225,7 @@ class Writer:
         )
         if relearnt is not None:
             codebook = relearnt.codebook.write(self.path, self.snapshot.codebook.background)
-            manifest = replace(manifest, dim=relearnt.dim, codebook=codebook)
+            manifest = replace(manifest, dim=relearnt.dim, codebook=codebook, calibration=None)
         manifest.write(self.path)
         self.snapshot = Snapshot(self.path, manifest, self.snapshot)
 

@@ -120,6 +120,7 @@ def repair(path: Path) -> RepairReport:
             manifest,
             segments=(segment.record,),
             codebook=segment.codebook.write(path, background),
+            calibration=None,
             commit=manifest.commit + 1,
             written_by=f"secateurs {__version__}",
         )

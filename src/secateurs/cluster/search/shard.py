@@ -198,7 +198,7 @@ class Shard:
         return ShardWrite(self.state(commit), Changes())
 
     def calibrate(self, commit: int, queries: Sequence[EncodedText] | None) -> ShardWrite:
-        if len(self._index):
+        if self._index.snapshot.embedded:
             self._index.calibrate(queries, progress=False)
         return ShardWrite(self.state(commit), Changes())
 

@@ -183,7 +183,7 @@ class ShardedIndex(AnyIndex):
 
     def calibrate(self, queries: Iterable[str | EncodedText] | None = None, *, progress: bool | None = None) -> None:
         """Each shard by itself. A search takes the most thorough that a shard needs."""
-        encoded = None if queries is None else [self.encode_query(query) for query in queries]
+        encoded = self._encode_queries(queries)
         with self._write_lock:
             self._shards.check_layout()
             self._shards.write("calibrate", self._shards.for_all(encoded))

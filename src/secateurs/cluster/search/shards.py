@@ -100,8 +100,10 @@ class Shards:
     @property
     def places(self) -> dict[str, float]:
         """Of each effort the highest that a shard needs: all shards search by one plan."""
-        measured = [record.places for record in self.calibrations]
-        return {effort: max((places[effort] for places in measured), default=PLACES[effort]) for effort in PLACES}
+        of_shards = [
+            state.calibration.places if state.calibration else PLACES for state in self.known if state.documents
+        ]
+        return {effort: max((places[effort] for places in of_shards), default=PLACES[effort]) for effort in PLACES}
 
     @property
     def calibrations(self) -> list[CalibrationRecord]:
