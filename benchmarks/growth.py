@@ -76,6 +76,7 @@ def draw(table: list[dict[str, Any]], path: Path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import NullFormatter, NullLocator
 
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4), constrained_layout=True)
     sizes = np.array([line["embeddings"] for line in table])
@@ -93,7 +94,11 @@ def draw(table: list[dict[str, Any]], path: Path) -> None:
     for panel in axes:
         panel.set_xscale("log")
         panel.set_yscale("log")
-        panel.set_xlabel("embeddings")
+        panel.set_xlabel("million embeddings")
+        panel.set_xticks(sizes, [f"{size / 1e6:.1f}" for size in sizes])
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter("{x:g}" if panel is axes[0] else NullFormatter())
         panel.grid(alpha=0.25)
         panel.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
