@@ -460,7 +460,7 @@ def test_debug_shows_the_trace() -> None:
 
 
 def test_an_index_is_calibrated_with_its_documents_or_with_queries(animals: Path, tmp_path: Path) -> None:
-    assert re.search(r"^calibration +none: too few documents", run("info", animals).stdout, re.MULTILINE)
+    assert re.search(r"^calibration +none: fewer than 1,000 documents", run("info", animals).stdout, re.MULTILINE)
     copy = tmp_path / "animals.sec"
     shutil.copytree(animals, copy)
     done = run("calibrate", copy)
