@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secateurs import SecateursError
+from secateurs import Index, SecateursError
 from secateurs.lab import Results, find_reproduction, reproduce, reproductions
 from secateurs.lab.built_in_collections import standard_library, synthetic
 from secateurs.lab.expectations import Verdict
@@ -169,6 +169,13 @@ def test_a_folder_of_beir_is_a_collection(tmp_path: Path, suffix: str) -> None:
     corpus, topics = collection_of(find_reproduction("trec2019-p3"), tmp_path)
     assert corpus == tmp_path / f"corpus.jsonl{suffix}"
     assert (topics.queries, topics.qrels) == ({"1": "do goldfish grow"}, {"1": {"d1": 1}})
+
+
+def test_an_index_that_is_given_is_asked_with_every_mask(tmp_path: Path) -> None:
+    Index.build(tmp_path / "i.sec", [{"docno": "a", "text": "Cats sleep."}])
+    assert len(Index(tmp_path / "i.sec").encode_query("do cats sleep")) < 32
+    given = index_of(find_reproduction("trec2019-p3"), tmp_path, None, tmp_path / "i.sec", False)
+    assert len(given.encode_query("do cats sleep")) == 32
 
 
 def test_the_synthetic_collection_is_always_the_same() -> None:

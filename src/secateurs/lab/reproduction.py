@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..corpus import IR_DATASETS
-from ..encoders import load_encoder
+from ..encoders import load_encoder, load_recorded
 from ..errors import SecateursError, UsageError, require
 from ..index import Index
 from ..records import GatherName
@@ -137,7 +137,7 @@ def _index(
     reproduction: Reproduction, folder: Path, corpus: Any, given: str | Path | None, progress: bool | None
 ) -> Index:
     if given is not None:
-        return Index(given)
+        return _with_every_mask(Index(given))
     path, note = folder / "index.sec", folder / "index.source.json"
     source = {"gather": list(reproduction.gather), **_source(reproduction, corpus)}
     if path.exists():
@@ -151,6 +151,14 @@ def _index(
     encoder = load_encoder(settings={"expansion": "all"}) if getattr(corpus, "needs_encoder", True) else None
     gather = tuple(reproduction.gather)
     return Index.build(path, documents, encoder=encoder, gather=gather, merge=None, progress=progress)
+
+
+def _with_every_mask(index: Index) -> Index:
+    """Queries as the paper encodes them, also if the index was built with the defaults, which change no document."""
+    spec = index.encoder_spec
+    if spec["kind"] == "onnx":
+        index.use_encoder(load_recorded({**spec, "settings": {**spec.get("settings", {}), "expansion": "all"}}))
+    return index
 
 
 def _source(reproduction: Reproduction, corpus: Any) -> dict[str, str]:
