@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from hypothesis import strategies as st
 
 from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import MissingExtraError, SecateursError, UsageError
+from secateurs.errors import SecateursError, UsageError
 from secateurs.integrations.haystack import SecateursDocumentStore, SecateursRetriever, where_of
 from secateurs.storage.filters import Filter
 
@@ -258,15 +256,3 @@ def test_filters_too_deep_are_refused_and_quotes_cannot_leave_their_text() -> No
     where = where_of(condition('meta.a" or "b', "==", "x' or '1' = '1"))
     assert where is not None
     assert [key for key, _ in Filter.parse(where).compared()] == ['a" or "b']
-
-
-def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "secateurs.integrations.haystack")
-    monkeypatch.setitem(sys.modules, "haystack", None)  # as if it were not installed
-    with pytest.raises(MissingExtraError, match=r'pip install "secateurs\[haystack\]"'):
-        import secateurs.integrations.haystack  # noqa: F401
-
-
-def test_searching_without_haystack_does_not_import_it() -> None:
-    code = "import sys; from secateurs import Index; print('haystack' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

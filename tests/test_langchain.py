@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from test_sharded import make_shards
 import secateurs
 from secateurs import Index, SearchSettings, ShardedIndex
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import MissingExtraError, UsageError
+from secateurs.errors import UsageError
 from secateurs.integrations.langchain import SecateursReranker, SecateursRetriever
 
 QUERY = QUERIES[0]
@@ -189,15 +187,3 @@ def test_the_reranker_keeps_k_documents_and_those_that_are_relevant(encoder: Onn
 def test_a_wrong_setting_of_the_reranker_is_named(encoder: OnnxEncoder, wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=next(iter(wrong))):
         SecateursReranker(**{"encoder": encoder, **wrong})
-
-
-def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "secateurs.integrations.langchain")
-    monkeypatch.setitem(sys.modules, "langchain_core", None)  # as if it were not installed
-    with pytest.raises(MissingExtraError, match=r'pip install "secateurs\[langchain\]"'):
-        import secateurs.integrations.langchain  # noqa: F401
-
-
-def test_searching_without_langchain_does_not_import_it() -> None:
-    code = "import sys; from secateurs import Index; print('langchain_core' in sys.modules, 'pydantic' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False False"

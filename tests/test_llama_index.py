@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from test_sharded import make_shards
 
 from secateurs import Document, Index, ShardedIndex
 from secateurs.encoders.onnx import OnnxEncoder
-from secateurs.errors import MissingExtraError, UsageError
+from secateurs.errors import UsageError
 from secateurs.integrations.llama_index import SecateursReranker, SecateursRetriever
 
 QUERY = QUERIES[0]
@@ -172,15 +170,3 @@ def test_the_settings_of_a_reranker_can_be_written_as_json(encoder: OnnxEncoder)
     written = SecateursReranker(encoder=encoder, k=2).to_dict()
     assert json.loads(json.dumps(written)) == {"k": 2, "min_relevance": None, "class_name": "SecateursReranker"}
     assert SecateursReranker.from_dict(written, encoder=encoder).k == 2
-
-
-def test_without_the_extra_the_pip_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "secateurs.integrations.llama_index")
-    monkeypatch.setitem(sys.modules, "llama_index.core", None)  # as if it were not installed
-    with pytest.raises(MissingExtraError, match=r'pip install "secateurs\[llama-index\]"'):
-        import secateurs.integrations.llama_index  # noqa: F401
-
-
-def test_searching_without_llama_index_does_not_import_it() -> None:
-    code = "import sys; from secateurs import Index; print('llama_index' in sys.modules)"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -1,15 +1,20 @@
 """What the package promises before anything is called."""
 
+import importlib
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import secateurs
+from secateurs.errors import MissingExtraError
 
 
 def test_importing_is_light() -> None:
     heavy = ["torch", "numba", "faiss", "onnxruntime", "tokenizers", "numkong", "typer", "rich", "numpy"]
+    heavy += ["langchain_core", "llama_index", "haystack", "mcp", "pydantic"]
     code = f"import secateurs, sys; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
@@ -43,3 +48,20 @@ def test_every_public_name_can_be_imported() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(secateurs, "Pruner")
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("langchain", "langchain_core", "langchain"),
+        ("llama_index", "llama_index.core", "llama-index"),
+        ("haystack", "haystack", "haystack"),
+    ],
+)
+def test_an_integration_without_its_package_names_the_pip_line(
+    monkeypatch: pytest.MonkeyPatch, module: str, package: str, extra: str
+) -> None:
+    monkeypatch.delitem(sys.modules, f"secateurs.integrations.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    with pytest.raises(MissingExtraError, match=rf'pip install "secateurs\[{extra}\]"'):
+        importlib.import_module(f"secateurs.integrations.{module}")
