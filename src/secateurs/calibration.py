@@ -5,7 +5,7 @@ the exact ten best is found, less its standard error, becomes the effort's place
 
 Without queries of the user, parts of the documents are the queries: of one document eight words in a row, of the next
 eight of its rarest words, each with the document's summary if there is one. They are stored embeddings, so that no
-encoder is needed. On the collections of docs/effort.md the recall of real queries is about theirs, and mostly higher.
+encoder is needed. docs/effort.md compares their recall with that of real queries.
 
 An index is measured when it is built, when its cells were learnt again, and when it has twice or half the embeddings
 that it had. The larger the index, the fewer the queries, but 24 at least.
@@ -35,7 +35,7 @@ _EMBEDDINGS = 200_000_000  # that the exhaustive searches together meet, unless 
 _WORDS = 8  # in a query
 _RAREST_SHARE = 1 / 3  # of a document's words, from which rare words are drawn
 _STEPS = 4  # places between two rungs
-_DOUBLED = 2
+_DOUBLED = 2  # times the embeddings, or a half of them: measure again
 _K = 10
 
 

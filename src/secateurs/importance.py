@@ -42,7 +42,7 @@ _RANK_OF_KIND[TokenKind.SEP] = 3
 _RANK_OF_KIND[TokenKind.MASK] = 4
 _RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`, it is a special like any other
 _BACKGROUND_SHARE = 0.9  # of the background in `rarity`; docs/importance.md has how it was chosen
-_GENERAL_TOKENS = 1000  # of the background that count as the collection's: a few documents say little about how rare
+_GENERAL_TOKENS = 1000  # of the background count as the collection's: a few documents say little
 
 
 def first(query: EncodedText, frequencies: Frequencies) -> Positions:

@@ -294,7 +294,7 @@ class Index(AnyIndex):
 
 
 def calibrate_if_due(index: Index, progress: bool | None = False) -> None:
-    """What a change does at its end, for an index that was just made. It is there, whatever happens to this."""
+    """What a change does at its end, for an index that was just made. A failure is a warning: the index is complete."""
     if calibration.is_due(index.snapshot):
         try:
             index._write(lambda writer: None, progress)
