@@ -78,6 +78,7 @@ def test_every_command_and_public_name_is_documented() -> None:
     for command in (
         *commands,
         "background",
+        "rerank",
         "serve",
         "mcp",
         "evaluate",

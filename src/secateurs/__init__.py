@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         SearchStats,
         TokenKind,
     )
+    from .reranking import RerankedText, rerank
 
 _HOME = {
     "Background": ".background",
@@ -42,6 +43,7 @@ _HOME = {
     "Hit": ".records",
     "Index": ".index",
     "Ranking": ".records",
+    "RerankedText": ".reranking",
     "SearchSettings": ".records",
     "SearchStats": ".records",
     "SecateursError": ".errors",
@@ -50,6 +52,7 @@ _HOME = {
     "build_shards": ".cluster.build.builder",
     "load_encoder": ".encoders",
     "prune": ".pruning",
+    "rerank": ".reranking",
 }
 
 __all__ = [
@@ -64,6 +67,7 @@ __all__ = [
     "Hit",
     "Index",
     "Ranking",
+    "RerankedText",
     "SearchSettings",
     "SearchStats",
     "SecateursError",
@@ -72,6 +76,7 @@ __all__ = [
     "build_shards",
     "load_encoder",
     "prune",
+    "rerank",
 ]
 
 

@@ -22,6 +22,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -118,10 +119,36 @@ def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tup
         return checked(_folder(path), on_bad)
     if not path.exists():
         raise SecateursError(f"there is no file or folder {path}")
-    readers = {**dict.fromkeys(JSON_LINES, _jsonl), ".tsv": _tsv, ".csv": _csv}
-    if format_of(path) not in readers:
+    if format_of(path) not in _READERS:
         raise UsageError(f"{path}: a corpus ends in .jsonl, .tsv or .csv (and .gz if gzipped), or is a folder")
-    return checked(readers[format_of(path)](path), on_bad)
+    return checked(_READERS[format_of(path)](path), on_bad)
+
+
+def read_texts(source: str, on_bad: OnBad | None = None) -> Iterator[Document]:
+    """What `read_corpus` reads; and of a file with any other ending a text on each line, by the number of the line.
+
+    "-" is standard input: JSON objects as in a .jsonl file if its first line is one, otherwise a text on each line.
+    """
+    path = Path(source)
+    if source != "-" and (not path.is_file() or format_of(path) in _READERS):
+        return read_corpus(source, on_bad)
+    lines = numbered_lines(source)
+    first = next(lines, None)
+    if first is None:
+        return iter(())
+    is_json = source == "-" and isinstance(first[1], str) and isinstance(json_object(first[1]), dict)
+    parsed: Iterable[tuple[_Place, _Parsed]] = (
+        (
+            f"{source}, line {number}",
+            line
+            if not isinstance(line, str)
+            else json_object(line)
+            if is_json
+            else Document(str(number), line.strip()),
+        )
+        for number, line in chain([first], lines)
+    )
+    return (document for _, document in checked(parsed, on_bad))
 
 
 def with_places(
@@ -247,6 +274,9 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
                     yield place, BadDocumentError(f"has {columns}, the header has {len(header)}")
         except (csv.Error, *BROKEN_FILE) as error:
             raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
+
+
+_READERS = {**dict.fromkeys(JSON_LINES, _jsonl), ".tsv": _tsv, ".csv": _csv}
 
 
 def _typed(row: Mapping[str, str]) -> dict[str, Any]:

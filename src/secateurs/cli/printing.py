@@ -146,18 +146,8 @@ def print_ranking(
     On a terminal, the words that matched are marked. `marks` finds them.
     """
     console = Console()
-    title = Text(printable(f"{qid}  {text}" if qid else text))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
-    table.add_column("", justify="right", style="dim", min_width=2)
-    table.add_column("score", justify="right", min_width=7)
-    table.add_column("relevance", justify="right", min_width=9)
-    longest = max((len(hit.docno) for hit in ranking), default=5)
-    table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for rank, hit in enumerate(ranking, start=1):
-        shown = _marked(hit.text, marks(hit)) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
-        table.add_row(str(rank), f"{hit.score:.3f}", f"{hit.relevance:.2f}", Text(printable(hit.docno)), shown)
-    console.print(table)
+    title = f"{qid}  {text}" if qid else text
+    _print_hits(console, title, ranking, lambda hit: _marked(hit.text, marks(hit)))
     if not ranking:
         console.print(_why_nothing(ranking), style="dim")
     stats = ranking.stats
@@ -167,6 +157,28 @@ def print_ranking(
     console.print(Text(about, style="dim"))
     if stats.shards_missing:
         console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
+
+
+def print_reranked(query: str, hits: Sequence[Hit], texts: int) -> None:
+    """A table of the hits, and of how many texts they are the best."""
+    console = Console()
+    _print_hits(console, query, hits, lambda hit: Text(printable(hit.text[:_SHOWN_TEXT])))
+    console.print(Text(f"scored {counted(texts, 'text')}\n", style="dim"))
+
+
+def _print_hits(console: Console, title: str, hits: Sequence[Hit], marked: Callable[[Hit], Text]) -> None:
+    """`marked` is the text of a hit for a terminal."""
+    table = Table(title=Text(printable(title)), title_justify="left", box=None, pad_edge=False, expand=True)
+    table.add_column("", justify="right", style="dim", min_width=2)
+    table.add_column("score", justify="right", min_width=7)
+    table.add_column("relevance", justify="right", min_width=9)
+    longest = max((len(hit.docno) for hit in hits), default=5)
+    table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for rank, hit in enumerate(hits, start=1):
+        shown = marked(hit) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
+        table.add_row(str(rank), f"{hit.score:.3f}", f"{hit.relevance:.2f}", Text(printable(hit.docno)), shown)
+    console.print(table)
 
 
 def _why_nothing(ranking: Ranking) -> str:

@@ -116,7 +116,7 @@ class SecateursReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        ranked = rerank(self.encoder, query, [document.page_content for document in documents])[: self.k]
+        ranked = rerank(query, [document.page_content for document in documents], self.encoder)[: self.k]
         least = self.min_relevance or 0.0
         return [
             # A copy: the documents belong to the caller, who may re-rank them for another query at the same time.
