@@ -70,7 +70,19 @@ def send(line: str, port: int) -> int:
 
 def test_the_page_has_a_line_for_every_operation() -> None:
     shown = " ".join(CURLS)
-    for verb in ("search", "explain", "prune-curve", "info", "documents", "healthz", "metrics", "-X PUT", "-X DELETE"):
+    for verb in (
+        "search",
+        "explain",
+        "prune-curve",
+        "rerank",
+        "encode",
+        "info",
+        "documents",
+        "healthz",
+        "metrics",
+        "-X PUT",
+        "-X DELETE",
+    ):
         assert verb in shown
 
 

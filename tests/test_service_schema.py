@@ -32,7 +32,13 @@ OPERATIONS = [
         ("get", "documents/{docno}"),
         ("delete", "documents/{docno}"),
     ]
-] + [("get", "/v1/indexes"), ("get", "/healthz"), ("get", "/metrics")]
+] + [
+    ("post", "/v1/rerank"),
+    ("post", "/v1/encode"),
+    ("get", "/v1/indexes"),
+    ("get", "/healthz"),
+    ("get", "/metrics"),
+]
 
 
 @pytest.fixture(scope="module")

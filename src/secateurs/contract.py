@@ -73,8 +73,12 @@ class AnyIndex(ABC):
         min_score: float | None = SearchSettings.min_score,
         min_relevance: float | None = SearchSettings.min_relevance,
         partial: bool = SearchSettings.partial,
+        offset: int = SearchSettings.offset,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
+
+        `offset` leaves out as many of the best, for the next page: the ranking is the slice [offset : offset + k] of
+        the one with k + offset hits.
 
         `effort` ("fast", "balanced", "thorough" or "exact") decides what is left open, or `budget_ms`, the milliseconds
         that the search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >=
@@ -100,6 +104,7 @@ class AnyIndex(ABC):
             min_score=min_score,
             min_relevance=min_relevance,
             partial=partial,
+            offset=offset,
         )
         return searching.search(self, query, settings)
 

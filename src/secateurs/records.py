@@ -187,6 +187,7 @@ class SearchSettings:
     """How to search. Every surface has the same names and defaults; effort.py decides what is left open."""
 
     k: int = 10  # hits wanted
+    offset: int = 0  # hits to leave out before them: the ranking is the slice [offset : offset + k] of a longer one
     p: int | Literal["auto", "all"] | None = "auto"  # query embeddings to gather with; None, or "all": all of them
     order: Order = "rarity"  # which query embeddings matter most: see importance.py
     gather: GatherSetting = "auto"  # how candidates are found: see gather/
@@ -209,6 +210,7 @@ class SearchSettings:
             check_p(self.p)
         for name in ("k", "k_prime"):
             _check_whole_number(name, getattr(self, name))
+        _check_whole_number("offset", self.offset, least=0)
         for name in ("nprobe", "candidates"):
             if getattr(self, name) is not None:
                 _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
@@ -227,6 +229,11 @@ class SearchSettings:
             raise UsageError(f"where is a text such as \"year >= 2020 and lang = 'en'\", not {self.where!r}")
         if not isinstance(self.partial, bool):
             raise UsageError(f"partial is True or False, not {self.partial!r}")
+
+    @property
+    def depth(self) -> int:
+        """How many of the best documents are needed."""
+        return self.k + self.offset
 
     def _check_budget(self) -> None:
         budget = self.budget_ms
@@ -272,6 +279,12 @@ class SearchPlan:
     budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
     min_score: float | None = None
     min_relevance: float | None = None
+    offset: int = 0
+
+    @property
+    def depth(self) -> int:
+        """How many of the best documents are needed."""
+        return self.k + self.offset
 
 
 def check_p(p: object) -> None:
@@ -279,9 +292,9 @@ def check_p(p: object) -> None:
         _check_whole_number("p", p, ', or None (or "all") to prune nothing')
 
 
-def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise UsageError(f"{name} must be a whole number of at least 1{otherwise}, not {value!r}")
+def _check_whole_number(name: str, value: object, otherwise: str = "", least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UsageError(f"{name} must be a whole number of at least {least}{otherwise}, not {value!r}")
 
 
 def _check_threshold(name: str, value: object, least: float, most: float, what: str) -> None:
@@ -324,10 +337,24 @@ class Hit:
     metadata: Mapping[str, Any]
     relevance: float = 0.0  # between 0 and 1, to compare between queries: see relevance.py
 
+    def only(self, names: Collection[str] | None) -> dict[str, Any]:
+        """Its docno, score and relevance by name; and of its text and its metadata what is named, None: everything.
+
+        A name is "text", "metadata" for all of it, or a key of the metadata.
+        """
+        content: dict[str, Any] = {"docno": self.docno, "score": self.score, "relevance": self.relevance}
+        if names is None or "text" in names:
+            content["text"] = self.text
+        everything = names is None or "metadata" in names
+        kept = {key: value for key, value in self.metadata.items() if everything or key in (names or ())}
+        return content | {"metadata": kept}
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking(Sequence[Hit]):
-    """Hits from best to worst, the query with the positions that gathered them, and the statistics of the search."""
+    """Hits from best to worst, `plan.offset` better ones left out; the query, with the positions that gathered them;
+    and the statistics of the search.
+    """
 
     hits: tuple[Hit, ...]
     query: EncodedText  # in full, with the weights of its embeddings: scoring used all of it

@@ -67,7 +67,7 @@ class Decision(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The k best documents, and what it took to find them."""
+    """The k best documents, after those that `offset` leaves out, and what it took to find them."""
 
     hits: tuple[Hit, ...]
     gathered: int  # documents that a kept embedding found
@@ -223,9 +223,9 @@ def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:
     """Gather, score and rank."""
     documents, gathered, plan = gather(snapshot, decision)
     watch.lap("gather")
-    scores = score(snapshot, decision.query, documents, decision.ordered, plan.k)
+    scores = score(snapshot, decision.query, documents, decision.ordered, plan.depth)
     watch.lap("score")
-    hits = rank(snapshot, documents, scores, plan.k)
+    hits = rank(snapshot, documents, scores, plan.depth)[plan.offset :]
     watch.lap("fetch")
     return Found(tuple(hits), gathered, len(documents), plan)
 
@@ -240,8 +240,8 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
         plan = replace(plan, nprobe=snapshot.cells, nprobe_each=each)
     query, kept = decision.query, decision.kept
     documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
-    if plan.where is not None and len(documents) < min(plan.k, matching.documents):
-        # If fewer than k of the matching documents were gathered, score all of them.
+    if plan.where is not None and len(documents) < min(plan.depth, matching.documents):
+        # If fewer than are needed of the matching documents were gathered, score all of them.
         plan = replace(plan, gather="exhaustive", nprobe_each=None)
         documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan

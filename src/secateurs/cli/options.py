@@ -43,6 +43,9 @@ Queries = Annotated[
     ),
 ]
 K = Annotated[int, typer.Option("-k", "--k", parser=whole_number, metavar="N", help="Number of hits.")]
+Offset = Annotated[
+    int, typer.Option(parser=whole_number, metavar="N", help="Leave out the N best: 10 is the second page of 10 hits.")
+]
 P = Annotated[
     str,
     typer.Option(
@@ -136,6 +139,14 @@ Corpus = Annotated[
     typer.Argument(
         metavar="CORPUS",
         help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
+    ),
+]
+Fields = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="--json: what comes with a hit beside rank, docno, score and relevance: text, metadata, or keys of the "
+        "metadata, with commas between them. Everything if left out.",
     ),
 ]
 AsTrec = Annotated[bool, typer.Option("--trec", metavar="", help="Print a TREC run.")]

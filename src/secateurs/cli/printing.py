@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,16 +109,18 @@ def describe_calibration(measured: dict[str, Any] | None) -> str:
 
 
 def print_ranking_as_trec(qid: str, ranking: Ranking) -> None:
-    for rank, hit in enumerate(ranking, start=1):
+    for rank, hit in enumerate(ranking, start=ranking.plan.offset + 1):
         typer.echo(trec_line(qid, hit.docno, rank, hit.score))
     _print_missing_shards(ranking.stats)
 
 
-def print_ranking_as_json(qid: str, text: str, ranking: Ranking) -> None:
+def print_ranking_as_json(qid: str, text: str, ranking: Ranking, names: Collection[str] | None = None) -> None:
+    """`names` choose what a hit comes with: see Hit.only."""
+    first = ranking.plan.offset + 1
     content = {
         "qid": qid,
         "query": text,
-        "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
+        "hits": [{"rank": rank, **hit.only(names)} for rank, hit in enumerate(ranking, start=first)],
         "kept": ranking.kept,
         "plan": asdict(ranking.plan),  # here `order` is always a name
         "stats": asdict(ranking.stats),
@@ -147,7 +149,7 @@ def print_ranking(
     """
     console = Console()
     title = f"{qid}  {text}" if qid else text
-    _print_hits(console, title, ranking, lambda hit: _marked(hit.text, marks(hit)))
+    _print_hits(console, title, ranking, lambda hit: _marked(hit.text, marks(hit)), ranking.plan.offset)
     if not ranking:
         console.print(_why_nothing(ranking), style="dim")
     stats = ranking.stats
@@ -166,8 +168,10 @@ def print_reranked(query: str, hits: Sequence[Hit], texts: int) -> None:
     console.print(Text(f"scored {counted(texts, 'text')}\n", style="dim"))
 
 
-def _print_hits(console: Console, title: str, hits: Sequence[Hit], marked: Callable[[Hit], Text]) -> None:
-    """`marked` is the text of a hit for a terminal."""
+def _print_hits(
+    console: Console, title: str, hits: Sequence[Hit], marked: Callable[[Hit], Text], offset: int = 0
+) -> None:
+    """`marked` is the text of a hit for a terminal; `offset` hits are better than the first."""
     table = Table(title=Text(printable(title)), title_justify="left", box=None, pad_edge=False, expand=True)
     table.add_column("", justify="right", style="dim", min_width=2)
     table.add_column("score", justify="right", min_width=7)
@@ -175,7 +179,7 @@ def _print_hits(console: Console, title: str, hits: Sequence[Hit], marked: Calla
     longest = max((len(hit.docno) for hit in hits), default=5)
     table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
     table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for rank, hit in enumerate(hits, start=1):
+    for rank, hit in enumerate(hits, start=offset + 1):
         shown = marked(hit) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
         table.add_row(str(rank), f"{hit.score:.3f}", f"{hit.relevance:.2f}", Text(printable(hit.docno)), shown)
     console.print(table)

@@ -17,6 +17,7 @@ from .options import (
     BudgetMs,
     Candidates,
     EffortOption,
+    Fields,
     FrequenciesOption,
     GatherOption,
     IndexPath,
@@ -25,6 +26,7 @@ from .options import (
     MinRelevance,
     MinScore,
     NProbe,
+    Offset,
     OrderOption,
     P,
     Partial,
@@ -73,9 +75,11 @@ def search(
     min_score: MinScore = SearchSettings.min_score,
     min_relevance: MinRelevance = SearchSettings.min_relevance,
     partial: Partial = SearchSettings.partial,
+    offset: Offset = SearchSettings.offset,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
     as_json: AsJson = False,
+    fields: Fields = None,
     trec: AsTrec = False,
 ) -> None:
     """Search an index, or all shards of a collection as one, with one query or with a file of queries."""
@@ -85,6 +89,9 @@ def search(
         raise UsageError("give either a QUERY or --queries FILE")
     if as_json and trec:
         raise UsageError("give --json or --trec, not both")
+    if fields is not None and not as_json:
+        raise UsageError("--fields chooses what --json prints: give --json too")
+    names = None if fields is None else [name.strip() for name in fields.split(",")]
     settings = SearchSettings(
         k=k,
         p=number_or_word(p),
@@ -101,6 +108,7 @@ def search(
         min_score=min_score,
         min_relevance=min_relevance,
         partial=partial,
+        offset=offset,
     )
     # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
     given: list[tuple[str | None, str]] = [*read_queries(queries)] if queries is not None else [(None, query or "")]
@@ -111,7 +119,7 @@ def search(
             if trec:
                 print_ranking_as_trec(qid or "1", ranking)
             elif as_json:
-                print_ranking_as_json(qid or "1", text, ranking)
+                print_ranking_as_json(qid or "1", text, ranking, names)
             else:
                 kept = tokens_of(opened, ranking)
                 # Queries that are searched at once wait for one loading: it is shown with the first.

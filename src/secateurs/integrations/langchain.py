@@ -56,6 +56,7 @@ class SecateursRetriever(BaseRetriever):
     min_score: float | None = SearchSettings.min_score
     min_relevance: float | None = SearchSettings.min_relevance
     partial: bool = SearchSettings.partial
+    offset: int = SearchSettings.offset
 
     model_config = ConfigDict(extra="forbid")  # else a setting with a typing error would be ignored
 

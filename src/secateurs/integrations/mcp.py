@@ -130,16 +130,17 @@ def agent_server(
         found = await _run(readers, _pick(served, index).search, query, settings, True, _ALLOWED)
         hits = []
         for hit in found.hits:
-            start = excerpt_start(hit.text, characters, hit.highlights)
+            text = hit.text or ""
+            start = excerpt_start(text, characters, hit.highlights)
             hits.append(
                 FoundDocument(
                     rank=hit.rank,
                     docno=hit.docno,
                     score=hit.score,
                     relevance=hit.relevance,
-                    text=hit.text[start : start + characters],
+                    text=text[start : start + characters],
                     start=start,
-                    length=len(hit.text),
+                    length=len(text),
                     metadata=hit.metadata,
                 )
             )

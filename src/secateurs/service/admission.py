@@ -19,6 +19,7 @@ from .request_work import SMALL_BODY
 
 _LOG = logging.getLogger("secateurs.service")
 _METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
+_READ_BY_POST = ("/v1/rerank", "/v1/encode")  # and /search of an index
 _OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an index
 HAS_KEY = "secateurs.has_key"  # of an ASGI scope: whether the request came with a valid key
 
@@ -123,8 +124,9 @@ class Admission:
         """Whether the request has a valid key; raises if it needs one and has none, or has one that is not valid."""
         if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/web/")):
             return False
-        searches = method == "POST" and path.startswith("/v1/") and path.endswith("/search")
-        writes = method not in ("GET", "HEAD", "OPTIONS") and not searches
+        searches = path.startswith("/v1/") and path.endswith("/search")
+        reads_by_post = method == "POST" and (searches or path in _READ_BY_POST)
+        writes = method not in ("GET", "HEAD", "OPTIONS") and not reads_by_post
         if writes and self._keys is None:
             raise Problem(403, "this server takes no writes: start it with  --api-key-file FILE  to allow them")
         if self._keys is not None and self._keys.allow(authorization):

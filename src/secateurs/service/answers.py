@@ -45,8 +45,8 @@ class HitAnswer(BaseModel):
     docno: str
     score: float
     relevance: float = Field(description="From 0 to 1, to compare between queries")
-    text: str
-    metadata: dict[str, Any]
+    text: str | None = Field(default=None, description="Null if `fields` does not name it")
+    metadata: dict[str, Any] = Field(description="Of the keys that `fields` names, those that the document has")
     highlights: list[Highlight] | None = Field(
         default=None, description="With details, where the encoder can tell which words its embeddings stand for"
     )
@@ -63,6 +63,12 @@ class SearchAnswer(BaseModel):
         description="The sum of stats.milliseconds without encode, which takes as long pruned or not"
     )
     tokens: list[QueryToken] | None = Field(default=None, description="With details: most important first")
+
+
+class SearchesAnswer(BaseModel):
+    """A Ranking for each of the queries, in their order."""
+
+    rankings: list[SearchAnswer]
 
 
 class TokenMatch(QueryToken):
@@ -118,6 +124,39 @@ class CurveAnswer(BaseModel):
     points: list[CurvePoint]
 
 
+class RerankedHit(BaseModel):
+    rank: int
+    number: int = Field(description="Of the text in the request, counted from 0")
+    docno: str | None = Field(description="As in the request; null for a text without one")
+    score: float | None = Field(description="MaxSim with all query embeddings; null for a blank text, which is last")
+    relevance: float = Field(description="From 0 to 1, to compare between queries")
+
+
+class RerankAnswer(BaseModel):
+    """All texts of the request, best first."""
+
+    hits: list[RerankedHit]
+
+
+class EncodedAnswer(BaseModel):
+    """An EncodedText. Search takes the first four fields of a query under the same names."""
+
+    embeddings: list[list[float]] = Field(description="A row for each token")
+    token_ids: list[int]
+    token_kinds: list[int]
+    embedding_weights: list[float] | None = Field(description="What each counts for in the score; null: 1 for each")
+    tokens: list[str]
+    cut: int = Field(description="Tokens beyond the length that the encoder takes, which were left out")
+
+
+class EncodeAnswer(BaseModel):
+    """In the order of the request."""
+
+    encoded: list[EncodedAnswer]
+    dim: int
+    model: str = Field(description="The encoder")
+
+
 class InfoAnswer(BaseModel):
     """Index.info(), with the name that the index is served under instead of the folder."""
 
@@ -136,8 +175,11 @@ class LimitsAnswer(BaseModel):
     k: int
     p: int
     query_characters: int
+    batch: int = Field(description="Documents, texts or queries in one request")
+    text_characters: int = Field(description="Of a text to encode or to re-rank")
     gather_work: int = Field(description="Without a key: query embeddings that gather x cells that each looks into")
     score_work: int = Field(description="Without a key: documents that are scored x query embeddings")
+    encode_work: int = Field(description="Without a key: characters of all texts, or queries, of a request")
 
 
 class IndexesAnswer(BaseModel):

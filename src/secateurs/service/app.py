@@ -28,7 +28,8 @@ from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
 from .request_work import SMALL_BODY, Allowance, LargeRequestError
-from .requests import RequestModels, parse, to_documents, to_query, to_settings
+from .requests import RequestModels, check_hits, parse, to_documents, to_query, to_settings
+from .served_encoders import ServedEncoders
 from .served_index import ServedIndex
 from .workers import Workers
 
@@ -49,6 +50,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     limits, access = limits or Limits(), access or Access()
     models, measured = RequestModels.within(limits), metrics.Metrics()
     served = {name: ServedIndex(name, index, measured) for name, index in indexes.items()}
+    encoders = ServedEncoders(indexes)
     readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
     few = max(limits.threads // 2, 1)
     large_readers = Workers("large searches", few, few + limits.waiting, limits.seconds)
@@ -108,16 +110,26 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
     @app.post(
         "/v1/indexes/{name}/search",
-        **answers_with(answers.SearchAnswer, 400, 404, 408, 415, 422),
+        **answers_with(answers.SearchAnswer | answers.SearchesAnswer, 400, 404, 408, 415, 422),
         openapi_extra=takes(models.search),
     )
     async def search(name: str, http: Request) -> Response:
-        """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
+        """The k best documents: gathered with the p most important query embeddings, scored with all of them.
+
+        With `queries`, such a ranking for each of them.
+        """
         index, body = find(name), await _json(http)
 
         def work(allowed: Allowance) -> BaseModel:
             request = parse(models.search, body)
-            return index.search(to_query(request), to_settings(request), request.details, allowed)
+            settings = to_settings(request)
+            how = settings, request.details, allowed, request.fields
+            check_hits(limits, settings, len(request.queries or [""]))
+            return (
+                index.search(to_query(request), *how)
+                if request.queries is None
+                else index.search_many(request.queries, *how)
+            )
 
         return await read_within(http, work, large=len(body) > SMALL_BODY)
 
@@ -128,6 +140,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         http: Request,
     ) -> Response:
         """Token by token, why a document has its score, and which query embeddings gather it."""
+        check_hits(limits, to_settings(request))
         arguments = request.query, request.docno, to_settings(request), request.map
         return await read_within(http, partial(find(name).explain, *arguments))
 
@@ -159,6 +172,28 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
             return answers.IndexesAnswer(indexes=listed, limits=most, writable=writable)
 
         return await read(http, work)
+
+    @app.post(
+        "/v1/rerank",
+        **answers_with(answers.RerankAnswer, 400, 408, 415, 422),
+        openapi_extra=takes(models.rerank),
+    )
+    async def rerank(http: Request) -> Response:
+        """Texts that are in no index, in the order of their exact MaxSim scores."""
+        body = await _json(http)
+        work = partial(_with_body, encoders.rerank, models.rerank, body)
+        return await read_within(http, work, large=len(body) > SMALL_BODY)
+
+    @app.post(
+        "/v1/encode",
+        **answers_with(answers.EncodeAnswer, 400, 408, 415, 422),
+        openapi_extra=takes(models.encode),
+    )
+    async def encode(http: Request) -> Response:
+        """Embeddings, token ids, kinds and weights of texts, encoded as queries or as documents."""
+        body = await _json(http)
+        work = partial(_with_body, encoders.encode, models.encode, body)
+        return await read_within(http, work, large=len(body) > SMALL_BODY)
 
     @app.post(
         "/v1/indexes/{name}/documents",
@@ -208,7 +243,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
     _add_page(app)
     _match_whole_paths(app)
-    describe(app, (models.search, models.documents), access.reads_need_a_key)
+    describe(app, (models.search, models.documents, models.rerank, models.encode), access.reads_need_a_key)
     return app
 
 
@@ -217,6 +252,12 @@ async def _json(http: Request) -> bytes:
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "send JSON, with the header  Content-Type: application/json")
     return await http.body()
+
+
+def _with_body(
+    work: Callable[[Any, Allowance], BaseModel], model: type[BaseModel], body: bytes, allowed: Allowance
+) -> BaseModel:
+    return work(parse(model, body), allowed)
 
 
 async def _gone(receive: Receive) -> None:

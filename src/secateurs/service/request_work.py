@@ -6,7 +6,7 @@ separate threads and a separate queue, so that a small request does not wait for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from .problems import Problem
 # What a small request is at most. A prune curve is large; so is a search with a larger body, without a look into it.
 _SMALL_QUERY = 256  # characters
 _SMALL_FILTER = 256  # characters
+_SMALL_TEXTS = 1_024  # characters of all texts, or queries, of a request
+_SHORTEST_TEXT = 64  # characters: a shorter text counts as much, because each has special tokens and a call
 _SMALL_EMBEDDINGS = 64  # of a query sent as embeddings
 _SMALL_HITS = 100
 _SMALL_GATHER = 50_000
@@ -34,6 +36,7 @@ class Work(NamedTuple):
     """An estimate of what a request costs, from what is decided before a search looks at the first document."""
 
     plan: SearchPlan
+    hits: int  # that are found, also those that an offset leaves out
     gather: int  # query embeddings that gather x cells, or partitions of faiss, that each looks into
     score: int  # documents that are scored x query embeddings
 
@@ -42,29 +45,34 @@ class Work(NamedTuple):
         """`documents` is the number of documents in the index, in all of its shards."""
         plan, kept, matching = decision.plan, len(decision.kept), decision.matching.documents
         if matching == 0:
-            return cls(plan, 0, 0)
+            return cls(plan, 0, 0, 0)
         if plan.gather == "exhaustive":
-            return cls(plan, 0, matching * query_embeddings)
+            return cls(plan, plan.depth, 0, matching * query_embeddings)
         cells = (sum(plan.nprobe_each) if plan.nprobe_each else kept * plan.nprobe) * shards
         scored = plan.candidates if plan.gather == "cells" else kept * plan.k_prime
         # Under a filter, a search that gathers fewer than k documents scores every matching document. This is expected
         # if the cells that are looked into, with a document each, hold fewer than k matching documents.
-        if plan.where is not None and cells * matching < plan.k * documents:
+        if plan.where is not None and cells * matching < plan.depth * documents:
             scored = matching
-        return cls(plan, cells, min(scored * shards, matching) * query_embeddings)
+        return cls(plan, plan.depth, cells, min(scored * shards, matching) * query_embeddings)
+
+    @classmethod
+    def of_all(cls, parts: Sequence[Work]) -> Work:
+        """Of a request with several queries."""
+        return cls(parts[0].plan, *(sum(counts) for counts in zip(*(part[1:] for part in parts), strict=True)))
 
     def times(self, gather: int, score: int) -> Work:
         """Of a request that gathers and scores several times."""
         return self._replace(gather=self.gather * gather, score=self.score * score)
 
-    def check(self, limits: Limits, settings: Mapping[str, Any]) -> None:
-        """Raise a problem that names the limit, and the setting that the client can change."""
+    def check(self, limits: Limits, settings: Mapping[str, Any], field: str | None = None) -> None:
+        """Raise a problem that names the limit, and the setting, or the field, that the client can change."""
         if self.gather > limits.gather_work:
             name = "nprobe" if settings.get("nprobe") else "query" if settings.get("p", "auto") == "auto" else "p"
             name = "effort" if name == "query" and settings.get("effort") == "thorough" else name
             name = "budget_ms" if settings.get("budget_ms") else name
             counted = f"query embeddings that gather x {self.plan.nprobe:,} cells that each looks into"
-            raise _too_much(name, counted, "gather_work", self.gather, limits.gather_work)
+            raise _too_much(field or name, counted, "gather_work", self.gather, limits.gather_work)
         if self.score > limits.score_work:
             name = "k"
             if settings.get("effort") == "exact":
@@ -79,7 +87,7 @@ class Work(NamedTuple):
                 name = "effort"
             elif settings.get("budget_ms"):
                 name = "budget_ms"
-            raise _too_much_to_score(name, self.score, limits)
+            raise _too_much_to_score(field or name, self.score, limits)
 
 
 class Allowance(NamedTuple):
@@ -94,10 +102,19 @@ class Allowance(NamedTuple):
         if self.only_small and (len(query) > most or len(where or "") > _SMALL_FILTER):
             raise LargeRequestError
 
-    def check(self, work: Work, settings: Mapping[str, Any]) -> None:
+    def check(self, work: Work, settings: Mapping[str, Any], field: str | None = None) -> None:
         if self.limits is not None:
-            work.check(self.limits, settings)
-        if self.only_small and (work.plan.k > _SMALL_HITS or work.gather > _SMALL_GATHER or work.score > _SMALL_SCORE):
+            work.check(self.limits, settings, field)
+        if self.only_small and (work.hits > _SMALL_HITS or work.gather > _SMALL_GATHER or work.score > _SMALL_SCORE):
+            raise LargeRequestError
+
+    def check_texts(self, texts: Iterable[str], field: str) -> None:
+        """Before they are encoded."""
+        work = sum(max(len(text), _SHORTEST_TEXT) for text in texts)
+        if self.limits is not None and work > self.limits.encode_work:
+            counted = f"characters to encode, at least {_SHORTEST_TEXT} for each text,"
+            raise _too_much(field, counted, "encode_work", work, self.limits.encode_work)
+        if self.only_small and work > _SMALL_TEXTS:
             raise LargeRequestError
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
@@ -27,6 +27,7 @@ from .limits import Limits
 from .problems import Problem
 
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
+_MOST_FIELDS = 100  # of a hit, by name
 _MOST_KEYS = 50  # an unknown key is a line in the answer
 _MOST_DIMENSIONS = 4_096
 _LONGEST_BUDGET = 60_000  # milliseconds
@@ -35,6 +36,7 @@ _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float3
 
 _MEANINGS = {
     "k": "Hits wanted",
+    "offset": "Hits to leave out before them, for the next page; k + offset is limited as k is",
     "p": "Query embeddings to gather with; all (or null) prunes nothing, auto follows the effort",
     "order": "Which query embeddings matter most",
     "gather": "How candidates are found; auto is the best that the index is prepared for",
@@ -60,6 +62,8 @@ class RequestModels:
     explain: Any  # a query string
     curve: Any  # a query string
     documents: Any  # a JSON body
+    rerank: Any  # a JSON body
+    encode: Any  # a JSON body
 
     @classmethod
     def within(cls, limits: Limits) -> RequestModels:
@@ -68,20 +72,35 @@ class RequestModels:
             Field(max_length=limits.query_characters, description="What to look for", examples=["read a zip archive"]),
         ]
         settings = _settings(limits)
-        no_p = {name: field for name, field in settings.items() if name not in ("p", "budget_ms")}
+        no_p = {name: field for name, field in settings.items() if name not in ("p", "budget_ms", "offset")}
         details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
+        several = Field(
+            default=None, description="Several queries, answered in their order; each counts for the limits"
+        )
+        chosen = Field(
+            default=None,
+            description="What of a hit comes back beside rank, docno, score and relevance: text, metadata, or keys of "
+            "the metadata; null: everything",
+            examples=[["docno", "title"]],
+        )
         which = Field(description="Its name", examples=["zipfile.ZipFile"])
         with_map = Field(default=False, description="Tell the similarity of every pair of tokens too")
         document = _model("DocumentRequest", _Document, _encoded(limits.document_embeddings))
+        given = Annotated[str, Field(max_length=limits.text_characters)]
+        named = _model("TextRequest", _Body, {"docno": (str, ...), "text": (given, ...)})
+        whose = Field(
+            default=None, description="The index whose encoder is used; it may be left out if all have the same"
+        )
+        role = Field(default="query", description="What the texts are encoded as")
         return cls(
             search=_model(
                 "SearchRequest",
                 _SearchBody,
-                {"query": (text | None, None)}
+                {"query": (text | None, None), "queries": (_listed(text, limits.batch, least=1) | None, several)}
                 | _encoded(limits.p)
                 | _embedding_weights(limits.p)
                 | settings
-                | {"details": (bool, details)},
+                | {"details": (bool, details), "fields": (_listed(str, _MOST_FIELDS) | None, chosen)},
             ),
             explain=_model(
                 "ExplainRequest",
@@ -90,6 +109,24 @@ class RequestModels:
             ),
             curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
             documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document, limits.batch, least=1), ...)}),
+            rerank=_model(
+                "RerankRequest",
+                _RerankBody,
+                {
+                    "query": (text, ...),
+                    "texts": (_listed(given | named, limits.batch), ...),
+                    "index": (str | None, whose),
+                },
+            ),
+            encode=_model(
+                "EncodeRequest",
+                _EncodeBody,
+                {
+                    "texts": (_listed(given, limits.batch), ...),
+                    "role": (_one_of("query", "document"), role),
+                    "index": (str | None, whose),
+                },
+            ),
         )
 
 
@@ -114,6 +151,7 @@ class _SearchBody(_Body):
             "examples": [
                 {"query": "read a zip archive", "k": 5, "p": 3},
                 {"query": "read a zip archive", "effort": "exact", "details": True},
+                {"queries": ["read a zip archive", "wait for a thread"], "k": 3, "fields": ["docno", "kind"]},
                 {"embeddings": [[0.6, 0.8], [0.0, 1.0]], "token_ids": [7, 9], "token_kinds": [0, 0], "p": 1},
             ]
         }
@@ -121,13 +159,29 @@ class _SearchBody(_Body):
 
     @model_validator(mode="after")
     def _one_query(self) -> _SearchBody:
-        if (getattr(self, "query", None) is None) == (getattr(self, "embeddings", None) is None):
-            raise ValueError("give either query, or embeddings with token_ids and token_kinds")
-        if getattr(self, "query", None) is not None and _has_tokens(self):
+        given = [name for name in ("query", "queries", "embeddings") if getattr(self, name, None) is not None]
+        if len(given) != 1:
+            raise ValueError("give either query, or queries, or embeddings with token_ids and token_kinds")
+        if given != ["embeddings"] and _has_tokens(self):
             raise ValueError("token_ids and token_kinds belong to embeddings, not to a query")
-        if getattr(self, "query", None) is not None and getattr(self, "embedding_weights", None) is not None:
+        if given != ["embeddings"] and getattr(self, "embedding_weights", None) is not None:
             raise ValueError("embedding_weights belong to embeddings, not to a query")
         return self
+
+
+class _RerankBody(_Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"query": "read a zip archive", "texts": ["Cats sleep.", "Read the files of a zip archive."]},
+                {"query": "read a zip archive", "texts": [{"docno": "cats", "text": "Cats sleep."}]},
+            ]
+        }
+    )
+
+
+class _EncodeBody(_Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"texts": ["read a zip archive"], "role": "query"}]})
 
 
 def _describe_document(schema: dict[str, Any]) -> None:
@@ -178,6 +232,15 @@ def to_settings(request: BaseModel) -> dict[str, Any]:
     if settings.get("weights") == "none":
         settings["weights"] = None
     return settings
+
+
+def check_hits(limits: Limits, settings: Mapping[str, Any], queries: int = 1) -> None:
+    """The limit on k is for all hits that are found: those that an offset leaves out, and those of all queries."""
+    k, offset = settings["k"], settings.get("offset", 0)
+    if (k + offset) * queries > limits.k:
+        found = f"{queries:,} queries x {k + offset:,} hits" if queries > 1 else f"k + offset = {k + offset:,}"
+        field = "queries" if queries > 1 else "offset"
+        raise Problem.of_field(field, f"too many hits: {found}, at most {limits.k:,} are allowed")
 
 
 def to_query(request: Any) -> str | EncodedText:
@@ -261,6 +324,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
     # A setting that is not here is taken as the dataclass declares it, so that a new setting is served too.
     kinds: dict[str, Any] = get_type_hints(SearchSettings) | {
         "k": up_to(limits.k),
+        "offset": Annotated[int, Field(ge=0, le=limits.k)],
         "p": up_to(limits.p) | Literal["auto", "all"] | None,
         "order": _one_of(*ORDER_NAMES),
         "gather": _one_of("auto", *GATHERERS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from .answers import (
     InfoAnswer,
     QueryToken,
     SearchAnswer,
+    SearchesAnswer,
     TokenMatch,
 )
 from .highlights import highlights, similarity_map
@@ -76,26 +77,52 @@ class ServedIndex:
         return self._newest.problem is not None
 
     def search(
-        self, query: str | EncodedText, settings: Mapping[str, Any], details: bool, allowed: Allowance
+        self,
+        query: str | EncodedText,
+        settings: Mapping[str, Any],
+        details: bool,
+        allowed: Allowance,
+        fields: Collection[str] | None = None,
     ) -> SearchAnswer:
         encoded = self._encode(query, settings, allowed)
         allowed.check(self._estimate(encoded.query, settings), settings)
         with allowed.limited_scoring():
-            ranking = self._search(encoded, settings)
+            return self._answer(encoded, settings, details, fields)
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        settings: Mapping[str, Any],
+        details: bool,
+        allowed: Allowance,
+        fields: Collection[str] | None = None,
+    ) -> SearchesAnswer:
+        """One after the other, because other requests wait for threads too. The work of all is limited together."""
+        allowed.check_texts(queries, "queries")
+        encoded = []
+        for number, query in enumerate(queries):
+            stop_if_cancelled()
+            encoded.append(self._encode(query, settings, allowed, f"queries.{number}"))
+        work = [self._estimate(query.query, settings) for query in encoded]
+        allowed.check(Work.of_all(work), settings, "queries")
+        with allowed.limited_scoring():
+            return SearchesAnswer(rankings=[self._answer(query, settings, details, fields) for query in encoded])
+
+    def _answer(
+        self, encoded: _EncodedQuery, settings: Mapping[str, Any], details: bool, fields: Collection[str] | None
+    ) -> SearchAnswer:
+        stop_if_cancelled()
+        ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
         decision = self.index.decide(encoded.query, **settings) if details else None
         return SearchAnswer(
             hits=[
                 HitAnswer(
                     rank=rank,
-                    docno=hit.docno,
-                    score=hit.score,
-                    relevance=hit.relevance,
-                    text=hit.text,
-                    metadata=dict(hit.metadata),
                     highlights=self._highlights(decision, hit) if decision else None,
+                    **hit.only(fields),
                 )
-                for rank, hit in enumerate(ranking, start=1)
+                for rank, hit in enumerate(ranking, start=ranking.plan.offset + 1)
             ],
             kept=list(ranking.kept),
             plan=asdict(ranking.plan),
@@ -268,8 +295,10 @@ class ServedIndex:
             return Problem.of_field(f"{place}.docno", message, status=409)
         return Problem.of_field("documents", "a docno is in the index already", status=409)
 
-    def _encode(self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance) -> _EncodedQuery:
-        """The encoded query, after a check of what the library would refuse too."""
+    def _encode(
+        self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance, place: str = "query"
+    ) -> _EncodedQuery:
+        """The encoded query, after a check of what the library would refuse too. `place` names it in a problem."""
         self._check(query, settings)
         allowed.check_query(query, settings.get("where"))
         loading = self.index.load(query)
@@ -279,7 +308,7 @@ class ServedIndex:
             try:
                 encoded = self.index.encode_query(query)
             except UsageError as error:
-                raise Problem.of_field("query" if isinstance(query, str) else "embeddings", str(error)) from error
+                raise Problem.of_field(place if isinstance(query, str) else "embeddings", str(error)) from error
             if isinstance(query, str):
                 with self._cache_lock, suppress(ValueError):  # larger than the whole cache
                     self._cache[query] = encoded

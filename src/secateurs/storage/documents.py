@@ -223,8 +223,13 @@ class Documents:
         self.check()
         # One text from SQLite, because millions of rows would be millions of Python objects, made under Python's lock.
         statement = f"SELECT group_concat(number) FROM facts WHERE key = {_KEY} AND {condition}"
-        ((numbers,),) = self._facts.all(statement, values)
-        return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
+        return _parsed(self._facts.all(statement, values))
+
+    def numbers_named(self, condition: str, values: Sequence[str]) -> NDArray[np.int64]:
+        """Documents whose docno meets an SQL condition. Only the values come from the user."""
+        self.check()
+        statement = f"SELECT group_concat(number) FROM documents WHERE {condition}"
+        return _parsed(self._facts.all(statement, values))
 
     def numbers_with(self, key: str, values: Sequence[Stored]) -> NDArray[np.int64]:
         """Documents with one of these values; a document with several of them is there several times."""
@@ -297,6 +302,12 @@ class _Connection:
             raise SecateursError(f"{self._path}: too many documents for one filter ({error}): use shards") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedIndexError(f"{self._path} cannot be read ({error}): {REMEDY}") from error
+
+
+def _parsed(rows: list[tuple[Any, ...]]) -> NDArray[np.int64]:
+    """The numbers that group_concat has joined."""
+    ((numbers,),) = rows
+    return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
 
 
 def _is_unicode(docno: str) -> bool:

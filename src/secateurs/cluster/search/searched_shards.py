@@ -55,7 +55,7 @@ class SearchedShards:
         return self._shards.costs()
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        """The shards' k best, merged by score; equal scores go by docno."""
+        """The shards' best, merged by score; equal scores go by docno."""
         plan = decision.plan
         if plan.gather not in self.gatherers:
             raise SecateursError(
@@ -74,7 +74,7 @@ class SearchedShards:
         # A shard without a matching document has gathered in no way at all.
         gathered_by = sorted({part.plan.gather for part in parts if part.scored})
         return Found(
-            hits=tuple(islice(merged, plan.k)),
+            hits=tuple(islice(merged, plan.offset, plan.depth)),
             gathered=sum(part.gathered for part in parts),
             scored=sum(part.scored for part in parts),
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
@@ -96,8 +96,10 @@ class SearchedShards:
 
 
 def _shard_query(decision: Decision) -> ShardQuery:
-    # The order is decided. A function of the user might not be known in another process.
-    return ShardQuery(decision.query, replace(decision.plan, order="first"), decision.ordered)
+    # The order is decided. A function of the user might not be known in another process. The hits that an offset leaves
+    # out may all be in one shard, so that each shard finds them too.
+    plan = replace(decision.plan, order="first", k=decision.plan.depth, offset=0)
+    return ShardQuery(decision.query, plan, decision.ordered)
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:
