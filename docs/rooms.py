@@ -78,6 +78,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
                 "threads",
                 "progress",
                 "hashing",
+                "hit_fields",
                 "version",
             ),
         ),

@@ -286,7 +286,27 @@ def test_rerank_prints_a_table_or_a_run(tmp_path: Path) -> None:
     assert re.fullmatch(r"1 Q0 bees 1 \d+\.\d+ secateurs\n", ran.stdout)
 
 
+@pytest.mark.parametrize("command", [("search",), ("shard", "search")])
+def test_pages_fields_and_facets_are_those_of_the_library(animals: Path, command: tuple[str, ...]) -> None:
+    how = ("do goldfish grow", "-k", "1", "--offset", "1", "--facets", "year", "--effort", "exact")
+    done = run(*command, animals, *how, "--json", "--fields", "docno, year")
+    assert done.returncode == 0, done.stderr
+    hit = Index(animals).search("do goldfish grow", 2, effort="exact")[1]
+    content = json.loads(done.stdout)
+    assert content["hits"] == [
+        {"rank": 2, "docno": hit.docno, "score": hit.score, "relevance": hit.relevance, "metadata": {}}
+    ]
+    assert content["facets"] == {"year": [{"value": 2020, "documents": 1}]}
+    table = run(*command, animals, *how).stdout
+    assert re.search(rf"^ 2 .* {hit.docno} ", table, re.MULTILINE)
+    assert "\nyear: 2020 (1)\n" in table
+
+
 WRONG = [
+    (["search", "INDEX", "a", "--fields", "docno"], 2, "--fields chooses what --json prints"),
+    (["search", "INDEX", "a", "--facets", "yaer"], 2, "facets: no document has the key 'yaer'; there are: year"),
+    (["search", "INDEX", "a", "--facets", "year", "--trec"], 2, "a TREC run has no facets"),
+    (["search", "INDEX", "a", "--offset", "-1"], 2, "offset must be a whole number of at least 0, not -1"),
     (["rerank", "", "f"], 2, "the query is empty"),
     (["rerank", "a", "nowhere.jsonl"], 1, "there is no file or folder nowhere.jsonl"),
     (["rerank", "a", "-"], 1, "- has no texts in it"),

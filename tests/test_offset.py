@@ -67,6 +67,13 @@ def test_exact_pages_together_are_the_whole_ranking_without_a_gap_or_a_repeat(op
     assert sorted(docnos) == sorted(document.docno for document in DOCUMENTS)
 
 
+def test_with_candidates_given_all_pages_within_them_come_from_one_ranking(opened: AnyIndex) -> None:
+    how: dict[str, Any] = {"gather": "cells", "candidates": 40, "p": 2}
+    whole = hits_of(opened.search(QUERY, 40, **how))
+    for offset in range(0, 40, 10):
+        assert hits_of(opened.search(QUERY, 10, offset=offset, **how)) == whole[offset : offset + 10]
+
+
 @pytest.mark.parametrize("offset", [-1, 1.5, True, "1", None])
 def test_an_offset_is_a_whole_number_of_at_least_0(opened: AnyIndex, offset: Any) -> None:
     with pytest.raises(UsageError, match="offset must be a whole number of at least 0"):

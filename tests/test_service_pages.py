@@ -118,6 +118,29 @@ def test_the_limit_on_k_is_for_k_and_offset_together(client: TestClient) -> None
     assert refused.json()["detail"] == "offset: too many hits: k + offset = 1,001, at most 1,000 are allowed"
 
 
+def test_facets_are_those_of_the_library(client: TestClient, library: Index) -> None:
+    expected = library.search(QUERY, facets=["kind", "python"], where="kind like '%c%'").facets
+    answer = search(client, query=QUERY, facets=["kind", "python"], where="kind like '%c%'")
+    assert answer["facets"] == {
+        key: [{"value": value, "documents": documents} for value, documents in values]
+        for key, values in expected.items()
+    }
+    assert len(answer["facets"]["kind"]) > 1
+    assert sum(value["documents"] for value in answer["facets"]["kind"]) == answer["stats"]["documents_matching"]
+    assert search(client, query=QUERY)["facets"] == {}
+
+
+@pytest.mark.parametrize(
+    ("facets", "message"), [(["knid"], "no document has the key 'knid'"), (["x"] * 17, "at most 16")]
+)
+def test_wrong_facets_are_named(client: TestClient, facets: list[str], message: str) -> None:
+    refused = client.post(SEARCH, json={"query": QUERY, "facets": facets})
+    assert refused.status_code == 422
+    (error,) = refused.json()["errors"]
+    assert error["field"] == "facets"
+    assert message in error["message"]
+
+
 @pytest.mark.parametrize(
     ("fields", "has_text", "keys"),
     [

@@ -74,6 +74,7 @@ class AnyIndex(ABC):
         min_relevance: float | None = SearchSettings.min_relevance,
         partial: bool = SearchSettings.partial,
         offset: int = SearchSettings.offset,
+        facets: Sequence[str] = SearchSettings.facets,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
@@ -82,7 +83,8 @@ class AnyIndex(ABC):
 
         `effort` ("fast", "balanced", "thorough" or "exact") decides what is left open, or `budget_ms`, the milliseconds
         that the search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >=
-        2020 and lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
+        2020 and lang = 'en'", and `ranking.facets` counts the values of the keys `facets` in the documents that match:
+        docs/living-index.md. With weights="idf" rare words count for more in the score:
         docs/importance.md. `min_score` and `min_relevance` leave out hits that have less, so that there may be fewer
         than k: docs/relevance.md. `partial` is for shards: a shard that cannot be reached is left out, and
         `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
@@ -105,6 +107,7 @@ class AnyIndex(ABC):
             min_relevance=min_relevance,
             partial=partial,
             offset=offset,
+            facets=facets,
         )
         return searching.search(self, query, settings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias, cast, get_args, overload
@@ -201,6 +202,7 @@ class SearchSettings:
     weights: WeightsName | None = None  # what each query embedding counts for in the score: weights.py; None: Eq. 1
     min_score: float | None = None  # leave out hits with a lower score
     min_relevance: float | None = None  # leave out hits with a lower relevance, from 0 to 1: see relevance.py
+    facets: Sequence[str] = ()  # keys of the metadata whose values are counted: see storage/facets.py
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
 
     def __post_init__(self) -> None:
@@ -227,6 +229,7 @@ class SearchSettings:
         _check_threshold("min_relevance", self.min_relevance, 0, 1, "a number from 0 to 1")
         if self.where is not None and not isinstance(self.where, str):
             raise UsageError(f"where is a text such as \"year >= 2020 and lang = 'en'\", not {self.where!r}")
+        object.__setattr__(self, "facets", _to_keys(self.facets))
         if not isinstance(self.partial, bool):
             raise UsageError(f"partial is True or False, not {self.partial!r}")
 
@@ -255,6 +258,7 @@ class SearchSettings:
         return cls(**given)
 
 
+MOST_FACETS = 16
 _DEFAULTS = {field.name: field.default for field in fields(SearchSettings)}
 
 
@@ -297,6 +301,14 @@ def _check_whole_number(name: str, value: object, otherwise: str = "", least: in
         raise UsageError(f"{name} must be a whole number of at least {least}{otherwise}, not {value!r}")
 
 
+def _to_keys(facets: object) -> tuple[str, ...]:
+    if isinstance(facets, Sequence) and not isinstance(facets, str) and len(facets) <= MOST_FACETS:
+        with suppress(TypeError, UnicodeEncodeError):
+            "".join(facets).encode()  # they are texts, and SQLite can look for them
+            return tuple(dict.fromkeys(facets))
+    raise UsageError(f"facets is a list of up to {MOST_FACETS} keys of the metadata, not {facets!r:.200}")
+
+
 def _check_threshold(name: str, value: object, least: float, most: float, what: str) -> None:
     if value is None:
         return
@@ -337,18 +349,6 @@ class Hit:
     metadata: Mapping[str, Any]
     relevance: float = 0.0  # between 0 and 1, to compare between queries: see relevance.py
 
-    def only(self, names: Collection[str] | None) -> dict[str, Any]:
-        """Its docno, score and relevance by name; and of its text and its metadata what is named, None: everything.
-
-        A name is "text", "metadata" for all of it, or a key of the metadata.
-        """
-        content: dict[str, Any] = {"docno": self.docno, "score": self.score, "relevance": self.relevance}
-        if names is None or "text" in names:
-            content["text"] = self.text
-        everything = names is None or "metadata" in names
-        kept = {key: value for key, value in self.metadata.items() if everything or key in (names or ())}
-        return content | {"metadata": kept}
-
 
 @dataclass(frozen=True, slots=True)
 class Ranking(Sequence[Hit]):
@@ -361,6 +361,8 @@ class Ranking(Sequence[Hit]):
     kept: tuple[int, ...]  # query positions used for gathering, most important first
     plan: SearchPlan
     stats: SearchStats
+    # By key of `facets`: values with the number of documents that have them and match the filter, most frequent first.
+    facets: Mapping[str, Sequence[tuple[str | int | float | bool, int]]] = field(default_factory=dict)
 
     @overload
     def __getitem__(self, index: int) -> Hit: ...

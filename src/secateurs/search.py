@@ -39,6 +39,7 @@ from .records import (
 )
 from .relevance import Curve, relevances
 from .storage.documents import StoredDocument
+from .storage.facets import Counts, check_facets, count_facets, known_facets, ranked_facets
 from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
 from .threads import in_order
@@ -98,6 +99,9 @@ class Searched(Protocol):
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found: ...
 
+    def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
+        """Of each key of `settings.facets` the values, counted in the documents that match."""
+
 
 class Searchable(Protocol):
     """What `search` needs of an index."""
@@ -120,6 +124,10 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
     searched = index.searched()
     decision = decide(searched, encoded, settings, watch)
     found = searched.find(decision, settings, watch)
+    facets = {}
+    if settings.facets:
+        facets = ranked_facets(searched.facets(settings, decision.matching))
+        watch.lap("facets")
     return Ranking(
         hits=judge(found.hits, decision.query, found.plan, Curve.of(index.encoder_spec)),
         query=decision.query,
@@ -136,6 +144,7 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
             loading_milliseconds=loading,
             shards_missing=found.shards_missing,
         ),
+        facets=facets,
     )
 
 
@@ -212,6 +221,10 @@ class OneIndex:
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         return find(self.snapshot, decision, watch)
+
+    def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
+        check_facets(settings.facets, known_facets(self.snapshot, settings.facets))
+        return count_facets(self.snapshot, settings.facets, matching.allowed)
 
 
 def places_of(snapshot: Snapshot) -> Mapping[str, float]:

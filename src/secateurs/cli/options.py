@@ -149,6 +149,14 @@ Fields = Annotated[
         "metadata, with commas between them. Everything if left out.",
     ),
 ]
+Facets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEYS",
+        help="Count the values of these keys of the metadata, with commas between them, in all documents that match "
+        "--where.",
+    ),
+]
 AsTrec = Annotated[bool, typer.Option("--trec", metavar="", help="Print a TREC run.")]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON instead of a table.")]
 Model = Annotated[str, typer.Option(metavar="MODEL", help="The built-in model, a folder or a hub name.")]
@@ -212,6 +220,11 @@ RayForSearch = Annotated[
 Replicas = Annotated[
     int, typer.Option(metavar="N", help="With --ray: actors for each shard, on different nodes if there are any.")
 ]
+
+
+def names_of(given: str | None) -> list[str] | None:
+    """What --fields or --facets was given."""
+    return None if given is None else [name.strip() for name in given.split(",")]
 
 
 def gatherer_names(gather: list[str] | None) -> tuple[GatherName, ...]:

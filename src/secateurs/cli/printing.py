@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..encoders.built_in import earlier_layer
+from ..hit_fields import chosen_fields
 from ..progress import counted
 from ..records import Changes, Hit, Ranking, SearchStats, TokenKind
 from ..trec import trec_line
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _SHOWN_SKIPPED = 20
 _SHOWN_LOADING = 100.0  # milliseconds: less is not worth a word
 _SHOWN_TEXT = 300  # characters of a hit's text, of which a line shows as many as fit
+_SHOWN_VALUES = 10  # of a facet
 _TELLING = 0.35  # strength from which on a match is marked
 _BEFORE_MATCH = 30  # characters that may be shown before the first of them
 
@@ -115,15 +117,19 @@ def print_ranking_as_trec(qid: str, ranking: Ranking) -> None:
 
 
 def print_ranking_as_json(qid: str, text: str, ranking: Ranking, names: Collection[str] | None = None) -> None:
-    """`names` choose what a hit comes with: see Hit.only."""
+    """`names` choose what a hit comes with: see hit_fields.py."""
     first = ranking.plan.offset + 1
     content = {
         "qid": qid,
         "query": text,
-        "hits": [{"rank": rank, **hit.only(names)} for rank, hit in enumerate(ranking, start=first)],
+        "hits": [{"rank": rank, **chosen_fields(hit, names)} for rank, hit in enumerate(ranking, start=first)],
         "kept": ranking.kept,
         "plan": asdict(ranking.plan),  # here `order` is always a name
         "stats": asdict(ranking.stats),
+        "facets": {
+            key: [{"value": value, "documents": documents} for value, documents in values]
+            for key, values in ranking.facets.items()
+        },
     }
     typer.echo(json.dumps(content, ensure_ascii=False))
     _print_missing_shards(ranking.stats)
@@ -152,6 +158,8 @@ def print_ranking(
     _print_hits(console, title, ranking, lambda hit: _marked(hit.text, marks(hit)), ranking.plan.offset)
     if not ranking:
         console.print(_why_nothing(ranking), style="dim")
+    for key, values in ranking.facets.items():
+        console.print(Text(_described(key, values)), soft_wrap=True)
     stats = ranking.stats
     about = f"{_what_was_done(ranking, kept)}, {stats.total_milliseconds:.1f} ms\n"
     if loading_milliseconds > _SHOWN_LOADING:
@@ -159,6 +167,13 @@ def print_ranking(
     console.print(Text(about, style="dim"))
     if stats.shards_missing:
         console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
+
+
+def _described(key: str, values: Sequence[tuple[Any, int]]) -> str:
+    """A facet in a line."""
+    shown = [f"{json.dumps(value) if isinstance(value, bool) else value} ({count:,})" for value, count in values]
+    more = [f"and {len(shown) - _SHOWN_VALUES:,} more"] if len(shown) > _SHOWN_VALUES else []
+    return printable(f"{key}: {', '.join([*shown[:_SHOWN_VALUES], *more]) or 'no values'}")
 
 
 def print_reranked(query: str, hits: Sequence[Hit], texts: int) -> None:

@@ -17,6 +17,7 @@ from .options import (
     BudgetMs,
     Candidates,
     EffortOption,
+    Facets,
     Fields,
     FrequenciesOption,
     GatherOption,
@@ -36,6 +37,7 @@ from .options import (
     Replicas,
     WeightsOption,
     Where,
+    names_of,
     number_or_word,
     weights_name,
 )
@@ -76,6 +78,7 @@ def search(
     min_relevance: MinRelevance = SearchSettings.min_relevance,
     partial: Partial = SearchSettings.partial,
     offset: Offset = SearchSettings.offset,
+    facets: Facets = None,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
     as_json: AsJson = False,
@@ -91,7 +94,8 @@ def search(
         raise UsageError("give --json or --trec, not both")
     if fields is not None and not as_json:
         raise UsageError("--fields chooses what --json prints: give --json too")
-    names = None if fields is None else [name.strip() for name in fields.split(",")]
+    if facets is not None and trec:
+        raise UsageError("a TREC run has no facets: give --facets without --trec")
     settings = SearchSettings(
         k=k,
         p=number_or_word(p),
@@ -109,6 +113,7 @@ def search(
         min_relevance=min_relevance,
         partial=partial,
         offset=offset,
+        facets=tuple(names_of(facets) or ()),
     )
     # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
     given: list[tuple[str | None, str]] = [*read_queries(queries)] if queries is not None else [(None, query or "")]
@@ -119,7 +124,7 @@ def search(
             if trec:
                 print_ranking_as_trec(qid or "1", ranking)
             elif as_json:
-                print_ranking_as_json(qid or "1", text, ranking, names)
+                print_ranking_as_json(qid or "1", text, ranking, names_of(fields))
             else:
                 kept = tokens_of(opened, ranking)
                 # Queries that are searched at once wait for one loading: it is shown with the first.

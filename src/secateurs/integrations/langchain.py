@@ -57,6 +57,7 @@ class SecateursRetriever(BaseRetriever):
     min_relevance: float | None = SearchSettings.min_relevance
     partial: bool = SearchSettings.partial
     offset: int = SearchSettings.offset
+    facets: Sequence[str] = SearchSettings.facets
 
     model_config = ConfigDict(extra="forbid")  # else a setting with a typing error would be ignored
 

@@ -52,6 +52,11 @@ class HitAnswer(BaseModel):
     )
 
 
+class FacetValue(BaseModel):
+    value: Any = Field(description="A text, a number, true or false")
+    documents: int = Field(description="That have this value and match the filter, in the whole index")
+
+
 class SearchAnswer(BaseModel):
     """A Ranking."""
 
@@ -63,6 +68,7 @@ class SearchAnswer(BaseModel):
         description="The sum of stats.milliseconds without encode, which takes as long pruned or not"
     )
     tokens: list[QueryToken] | None = Field(default=None, description="With details: most important first")
+    facets: dict[str, list[FacetValue]] = Field(description="Of each key of `facets`, most frequent value first")
 
 
 class SearchesAnswer(BaseModel):

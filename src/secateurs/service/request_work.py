@@ -96,10 +96,10 @@ class Allowance(NamedTuple):
     limits: Limits | None  # None: the client has a key
     only_small: bool  # whether it is on the threads for small requests
 
-    def check_query(self, query: str | EncodedText, where: str | None) -> None:
+    def check_query(self, query: str | EncodedText, where: str | None, facets: Sequence[str] = ()) -> None:
         """Before the query is encoded and the filter is evaluated, which takes long for long ones."""
         most = _SMALL_QUERY if isinstance(query, str) else _SMALL_EMBEDDINGS
-        if self.only_small and (len(query) > most or len(where or "") > _SMALL_FILTER):
+        if self.only_small and (len(query) > most or len(where or "") > _SMALL_FILTER or facets):
             raise LargeRequestError
 
     def check(self, work: Work, settings: Mapping[str, Any], field: str | None = None) -> None:

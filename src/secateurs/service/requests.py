@@ -16,6 +16,7 @@ from ..records import (
     EFFORTS,
     FREQUENCIES,
     GATHERERS,
+    MOST_FACETS,
     ORDER_NAMES,
     WEIGHTS,
     Document,
@@ -50,6 +51,7 @@ _MEANINGS = {
     "weights": "What query embeddings count for in the score: idf gives rare words more; none (or null): all the same",
     "min_score": "Leave out hits with a lower score; null: none",
     "min_relevance": "Leave out hits with a lower relevance: from 0 to 1, to compare between queries; null: none",
+    "facets": "Keys of the metadata: how many of the documents that match the filter have each of their values",
     "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
 }
 
@@ -72,7 +74,8 @@ class RequestModels:
             Field(max_length=limits.query_characters, description="What to look for", examples=["read a zip archive"]),
         ]
         settings = _settings(limits)
-        no_p = {name: field for name, field in settings.items() if name not in ("p", "budget_ms", "offset")}
+        explained = {name: field for name, field in settings.items() if name != "facets"}
+        no_p = {name: field for name, field in explained.items() if name not in ("p", "budget_ms", "offset")}
         details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
         several = Field(
             default=None, description="Several queries, answered in their order; each counts for the limits"
@@ -105,7 +108,7 @@ class RequestModels:
             explain=_model(
                 "ExplainRequest",
                 _QueryString,
-                {"query": (text, ...), "docno": (str, which), **settings, "map": (bool, with_map)},
+                {"query": (text, ...), "docno": (str, which), **explained, "map": (bool, with_map)},
             ),
             curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
             documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document, limits.batch, least=1), ...)}),
@@ -333,6 +336,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "candidates": up_to(limits.candidates) | None,
         "effort": _one_of(*EFFORTS),
         "frequencies": _one_of(*FREQUENCIES),
+        "facets": _listed(str, MOST_FACETS),
         "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
         "weights": _one_of(*WEIGHTS, "none") | None,
         "min_score": Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)] | None,

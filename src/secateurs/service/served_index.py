@@ -17,6 +17,7 @@ from cachetools import LRUCache
 from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
+from ..hit_fields import chosen_fields
 from ..importance import word_rarity
 from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
 from ..refresh import ThrottledRefresh
@@ -27,6 +28,7 @@ from .answers import (
     CurvePoint,
     DocumentAnswer,
     ExplainAnswer,
+    FacetValue,
     Highlight,
     HitAnswer,
     InfoAnswer,
@@ -120,7 +122,7 @@ class ServedIndex:
                 HitAnswer(
                     rank=rank,
                     highlights=self._highlights(decision, hit) if decision else None,
-                    **hit.only(fields),
+                    **chosen_fields(hit, fields),
                 )
                 for rank, hit in enumerate(ranking, start=ranking.plan.offset + 1)
             ],
@@ -128,6 +130,10 @@ class ServedIndex:
             plan=asdict(ranking.plan),
             stats=ranking.stats,
             search_milliseconds=ranking.stats.search_milliseconds,
+            facets={
+                key: [FacetValue(value=value, documents=documents) for value, documents in values]
+                for key, values in ranking.facets.items()
+            },
             tokens=self._tokens(decision, ranking) if decision else None,
         )
 
@@ -300,7 +306,7 @@ class ServedIndex:
     ) -> _EncodedQuery:
         """The encoded query, after a check of what the library would refuse too. `place` names it in a problem."""
         self._check(query, settings)
-        allowed.check_query(query, settings.get("where"))
+        allowed.check_query(query, settings.get("where"), settings.get("facets", ()))
         loading = self.index.load(query)
         started = time.perf_counter()
         encoded = self._recent(query) if isinstance(query, str) else None

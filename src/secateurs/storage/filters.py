@@ -119,7 +119,7 @@ class KnownKeys(NamedTuple):
         return cls(documents, kinds, sorted(names)[: KEYS_NAMED + 1])
 
 
-def check_keys(condition: Filter, known: KnownKeys) -> None:
+def check_keys(condition: Filter, known: KnownKeys, setting: str = "where") -> None:
     """Raise if a key is not there, or never has the kind of value that it is compared with.
 
     A key whose values are all null, empty lists or empty objects has no kind, and may be compared with anything. So may
@@ -131,7 +131,7 @@ def check_keys(condition: Filter, known: KnownKeys) -> None:
         if key not in known.kinds:
             names = ", ".join(known.names[:KEYS_NAMED]) + (", ..." if len(known.names) > KEYS_NAMED else "")
             there = f"there are: {names}" if names else "no document has metadata"
-            raise UsageError(f"where: no document has the key {key!r}; {there}")
+            raise UsageError(f"{setting}: no document has the key {key!r}; {there}")
         kinds = known.kinds[key]
         if kind is not None and kinds and kind not in kinds:
             # The kinds of a list are those of its entries; that it is a list says nothing more.

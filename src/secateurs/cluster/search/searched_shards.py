@@ -15,6 +15,7 @@ from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
 from ...records import GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch
+from ...storage.facets import Counts, check_facets, merge_facets
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking
 from .shards import Shards
@@ -80,6 +81,14 @@ class SearchedShards:
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
             shards_missing=len(self._shards) - len(rankings),
         )
+
+    def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
+        """Those of the shards, added up."""
+        arguments = self._shards.for_all(settings.facets, settings.where)
+        parts = self._shards.read("facets", arguments, settings.partial).values()
+        if len(parts) == self.shards:  # a shard that is missing may have the key
+            check_facets(settings.facets, KnownKeys.merged(known for _, known in parts))
+        return merge_facets(settings.facets, [counts for counts, _ in parts])
 
     def candidates(self, decision: Decision, settings: SearchSettings) -> list[str]:
         arguments = self._shards.for_all(_shard_query(decision))

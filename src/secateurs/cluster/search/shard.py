@@ -31,6 +31,7 @@ from ...refresh import ThrottledRefresh
 from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, gather
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
+from ...storage.facets import Counts, count_facets, known_facets
 from ...storage.filters import KnownKeys
 from ...storage.indexing import Item
 from ...storage.manifest import CalibrationRecord
@@ -115,6 +116,12 @@ class Shard:
         filtered = self._at(commit).filtered(where, strict=False)
         frequencies = filtered.frequencies.with_background(None) if with_frequencies else None
         return filtered.count, frequencies, filtered.keys
+
+    def facets(self, commit: int, keys: Sequence[str], where: str | None) -> tuple[dict[str, Counts], KnownKeys]:
+        """How many documents that match the filter have each value of the keys; and what is known of the keys."""
+        snapshot = self._at(commit)
+        allowed = snapshot.live if where is None else snapshot.filtered(where, strict=False).allowed
+        return count_facets(snapshot, keys, allowed), known_facets(snapshot, keys)
 
     def search(self, commit: int, query: ShardQuery) -> ShardRanking:
         watch = Stopwatch()
