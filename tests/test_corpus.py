@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from secateurs import Document, EncodedText, Index, SecateursError
-from secateurs.corpus import BadDocumentError, count_documents, read_corpus, to_document
+from secateurs.corpus import BadDocumentError, count_documents, read_corpus, read_texts, to_document
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import MissingExtraError, UsageError
 from secateurs.records import is_blank
@@ -265,3 +265,13 @@ def test_ir_datasets_without_its_extra_names_the_pip_line(monkeypatch: pytest.Mo
 
 def test_usage_errors_are_value_errors_too() -> None:
     assert issubclass(UsageError, ValueError)
+
+
+def test_a_file_of_texts_has_one_on_each_line_and_a_broken_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "found.txt").write_bytes(b"\n one \nt\xff\n\nthree\n")
+    problems: list[str] = []
+    found = list(read_texts(str(tmp_path / "found.txt"), problems.append))
+    assert [(document.docno, document.text) for document in found] == [("2", "one"), ("5", "three")]
+    assert [problem.partition(", ")[2] for problem in problems] == ["line 3: not UTF-8 (invalid start byte at byte 1)"]
+    with pytest.raises(BadDocumentError, match="line 3: not UTF-8"):
+        list(read_texts(str(tmp_path / "found.txt")))

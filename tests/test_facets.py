@@ -106,6 +106,17 @@ def test_facets_are_a_list_of_keys(opened: AnyIndex, wrong: Any) -> None:
         opened.search(TEXT, facets=wrong)
 
 
+def test_values_are_counted_in_blocks_without_a_gap_or_a_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index.build(tmp_path / "i.sec", documents_of(METADATA), encoder=None)
+    whole = facets(index, "year", "tags", "ok"), facets(index, "year", "tags", "ok", where="lang = 'en'")
+    for block in (1, 2, 3, 4):
+        monkeypatch.setattr("secateurs.storage.documents._VALUES_AT_ONCE", block)
+        assert facets(index, "year", "tags", "ok") == whole[0]
+        assert facets(index, "year", "tags", "ok", where="lang = 'en'") == whole[1]
+
+
 def test_counting_stops_when_the_search_is_cancelled(opened: AnyIndex) -> None:
     snapshot = Index.build(opened.path.parent / "j.sec", documents_of(METADATA), encoder=None).snapshot
     stop = Event()

@@ -128,6 +128,8 @@ def test_facets_are_those_of_the_library(client: TestClient, library: Index) -> 
     assert len(answer["facets"]["kind"]) > 1
     assert sum(value["documents"] for value in answer["facets"]["kind"]) == answer["stats"]["documents_matching"]
     assert search(client, query=QUERY)["facets"] == {}
+    several = search(client, queries=QUERIES[:3], facets=["kind", "python"], where="kind like '%c%'")["rankings"]
+    assert [ranking["facets"] for ranking in several] == [answer["facets"]] * 3
 
 
 @pytest.mark.parametrize(

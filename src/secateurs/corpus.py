@@ -137,18 +137,16 @@ def read_texts(source: str, on_bad: OnBad | None = None) -> Iterator[Document]:
     if first is None:
         return iter(())
     is_json = source == "-" and isinstance(first[1], str) and isinstance(json_object(first[1]), dict)
-    parsed: Iterable[tuple[_Place, _Parsed]] = (
-        (
-            f"{source}, line {number}",
-            line
-            if not isinstance(line, str)
-            else json_object(line)
-            if is_json
-            else Document(str(number), line.strip()),
-        )
-        for number, line in chain([first], lines)
-    )
-    return (document for _, document in checked(parsed, on_bad))
+
+    def parsed() -> Iterator[tuple[_Place, _Parsed]]:
+        for number, line in chain([first], lines):
+            place = f"{source}, line {number}"
+            if isinstance(line, BadDocumentError):
+                yield place, line
+            else:
+                yield place, json_object(line) if is_json else Document(str(number), line.strip())
+
+    return (document for _, document in checked(parsed(), on_bad))
 
 
 def with_places(

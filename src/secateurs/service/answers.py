@@ -46,7 +46,7 @@ class HitAnswer(BaseModel):
     score: float
     relevance: float = Field(description="From 0 to 1, to compare between queries")
     text: str | None = Field(default=None, description="Null if `fields` does not name it")
-    metadata: dict[str, Any] = Field(description="Of the keys that `fields` names, those that the document has")
+    metadata: dict[str, Any] = Field(description="All of it, or what the document has of the keys that `fields` names")
     highlights: list[Highlight] | None = Field(
         default=None, description="With details, where the encoder can tell which words its embeddings stand for"
     )

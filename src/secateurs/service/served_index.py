@@ -108,7 +108,13 @@ class ServedIndex:
         work = [self._estimate(query.query, settings) for query in encoded]
         allowed.check(Work.of_all(work), settings, "queries")
         with allowed.limited_scoring():
-            return SearchesAnswer(rankings=[self._answer(query, settings, details, fields) for query in encoded])
+            first = self._answer(encoded[0], settings, details, fields)
+            rankings = [first]
+            without_facets = {**settings, "facets": ()}  # they are the same for every query
+            for other in encoded[1:]:
+                answer = self._answer(other, without_facets, details, fields)
+                rankings.append(answer.model_copy(update={"facets": first.facets}))
+        return SearchesAnswer(rankings=rankings)
 
     def _answer(
         self, encoded: _EncodedQuery, settings: Mapping[str, Any], details: bool, fields: Collection[str] | None
@@ -252,14 +258,14 @@ class ServedIndex:
         by_scoring = (limits.score_work / max(work.score, 1) - 1) / _RUNS
         return max(2, min(_MOST_POINTS, int(by_gathering), int(by_scoring)))
 
-    def _check(self, query: str | EncodedText, settings: Mapping[str, Any]) -> None:
+    def _check(self, query: str | EncodedText, settings: Mapping[str, Any], place: str) -> None:
         """Refuse what the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
         if gather not in ("auto", *self.index.gatherers):
             raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.gatherers)} only")
         if isinstance(query, str) and not self.index.has_encoder:
-            raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
+            raise Problem.of_field(place, f"{self.name} was built without an encoder: search with embeddings")
 
     def _check_documents(self, documents: Sequence[Document]) -> None:
         dim = self.index.dim
@@ -305,7 +311,7 @@ class ServedIndex:
         self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance, place: str = "query"
     ) -> _EncodedQuery:
         """The encoded query, after a check of what the library would refuse too. `place` names it in a problem."""
-        self._check(query, settings)
+        self._check(query, settings, place)
         allowed.check_query(query, settings.get("where"), settings.get("facets", ()))
         loading = self.index.load(query)
         started = time.perf_counter()

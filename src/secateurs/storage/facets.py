@@ -45,8 +45,7 @@ def _added(key: str, parts: Iterable[Iterable[tuple[Stored, int]]]) -> Counts:
     total: dict[Stored, int] = {}
     for part in parts:
         for value, documents in part:
-            if documents:
-                total[value] = total.get(value, 0) + documents
+            total[value] = total.get(value, 0) + documents
             if len(total) > MOST_VALUES:
                 raise UsageError(
                     f"facets: {key!r} has more than {MOST_VALUES:,} different values: facets are for keys with few"
