@@ -27,6 +27,7 @@ class Frequencies:
     document: NDArray[np.int64]  # (types,) documents with at least one
     background: Frequencies | None = None  # of general text; it stays as it is when collections are added up
     centre: NDArray[np.float32] | None = None  # (dim,) mean of all embeddings, if it is known
+    one_token: bool | None = None  # whether all embeddings of the collection have one token id; None: as counted here
     embeddings: int = field(init=False)  # of all tokens together; added up once, because every search asks for it
 
     def __post_init__(self) -> None:
@@ -70,6 +71,7 @@ class Frequencies:
             self.document_frequency(ids) + other.document_frequency(ids),
             self.background or other.background,
             other.centre if self.centre is None else self.centre,
+            other.one_token if self.one_token is None else self.one_token,
         )
 
     def __sub__(self, other: Frequencies) -> Frequencies:
@@ -81,7 +83,8 @@ class Frequencies:
 
     def mean_without_token_ids(self) -> NDArray[np.float32] | None:
         """The mean of all embeddings, if they have all the same token id, as those of page images; otherwise None."""
-        return self.centre if len(self.token_ids) == 1 else None
+        one_token = len(self.token_ids) == 1 if self.one_token is None else self.one_token
+        return self.centre if one_token else None
 
     def with_background(self, background: Frequencies | None) -> Frequencies:
         return replace(self, background=background)

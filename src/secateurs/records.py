@@ -142,7 +142,7 @@ Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important
 OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 
 # The words that settings take, as types, so that editors complete them; and as tuples.
-OrderName = Literal["rarity", "icf", "idf", "first", "random"]
+OrderName = Literal["focus", "rarity", "icf", "idf", "first", "random"]
 GatherName = Literal["cells", "faiss", "exhaustive"]
 GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
 EffortName = Literal["fast", "balanced", "thorough", "exact"]
@@ -190,7 +190,7 @@ class SearchSettings:
     k: int = 10  # hits wanted
     offset: int = 0  # hits to leave out before them: the ranking is the slice [offset : offset + k] of a longer one
     p: int | Literal["auto", "all"] | None = "auto"  # query embeddings to gather with; None, or "all": all of them
-    order: Order = "rarity"  # which query embeddings matter most: see importance.py
+    order: Order = "focus"  # which query embeddings matter most: see importance.py
     gather: GatherSetting = "auto"  # how candidates are found: see gather/
     k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
     nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into

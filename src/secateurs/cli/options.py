@@ -57,8 +57,8 @@ OrderOption = Annotated[
     typer.Option(
         parser=str,
         metavar="NAME",
-        help="Which embeddings matter most: rarity (in the collection and in general text), icf (the paper's), idf, "
-        "first or random.",
+        help="Which embeddings matter most: focus (words like the rest of the query and unlike most documents), "
+        "rarity (in the collection and in general text), icf (the paper's), idf, first or random.",
     ),
 ]
 GatherOption = Annotated[
