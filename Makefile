@@ -7,7 +7,7 @@ COLLECTIONS ?= collections
 CACHE ?= .cache
 MINUTES ?= 10
 WORKERS ?= --numprocesses auto --dist loadgroup
-EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,mcp,ray,bench,dev
+EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,rerankers,dspy,mcp,ray,bench,dev
 
 .PHONY: help demo quick test check test-st test-page soak diagram screenshots projection background clean
 
@@ -34,7 +34,7 @@ check: $(EVERYTHING)  ## check style (ruff) and types (mypy)
 test-st: $(VENV)/.installed-model,st,bench,dev  ## the tests of the sentence-transformers encoder; installs torch
 	$(BIN)/python -m pytest tests/test_encoder_st.py
 
-test-page: $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,mcp,ray,bench,dev,browser  ## the tests of the explorer page; needs a chromium
+test-page: $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,rerankers,dspy,mcp,ray,bench,dev,browser  ## the tests of the explorer page; needs a chromium
 	$(BIN)/python -m pytest tests/test_service_page.py
 
 soak: $(EVERYTHING)  ## kill processes that change an index, fill the disk, flip bits, for MINUTES=10
@@ -43,7 +43,7 @@ soak: $(EVERYTHING)  ## kill processes that change an index, fill the disk, flip
 diagram:  ## draw docs/images/rooms.svg from the import graph
 	$(PYTHON) docs/rooms.py
 
-screenshots: demo $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,mcp,ray,bench,dev,browser  ## take the pictures of the explorer page
+screenshots: demo $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,rerankers,dspy,mcp,ray,bench,dev,browser  ## take the pictures of the explorer page
 	$(BIN)/python docs/screenshots.py demo.sec
 
 # COLLECTIONS holds squad-dev, nq-wiki-mini, boolq-wiki and the collections of the report. CACHE takes about 15 GB.

@@ -59,6 +59,7 @@ class RequestModels:
     search: Any  # a JSON body
     explain: Any  # a query string
     curve: Any  # a query string
+    colbertv2: Any  # a query string
     documents: Any  # a JSON body
 
     @classmethod
@@ -89,6 +90,7 @@ class RequestModels:
                 {"query": (text, ...), "docno": (str, which), **settings, "map": (bool, with_map)},
             ),
             curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
+            colbertv2=_model("ColBERTv2Request", _QueryString, {"query": (text, ...), **settings}),
             documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document, limits.batch, least=1), ...)}),
         )
 
