@@ -30,6 +30,17 @@ class LargeRequestError(Exception):
     """The request belongs on the threads for large requests."""
 
 
+class TooMuchWork(Problem):
+    """More work than a client without a key may ask for. Clients that cannot have a key are told `reason` only."""
+
+    def __init__(self, setting: str, counted: str, limit: str, work: int, most: int) -> None:
+        """`setting` is what the client can change, `limit` a field of Limits."""
+        self.setting, self.limit = setting, limit
+        self.reason = f"{counted} = {work:,}, the limit {limit} is {most:,}"
+        message = f"too much work without a key: {self.reason}. A key lifts it"
+        super().__init__(422, f"{setting}: {message}", [(setting, message)])
+
+
 class Work(NamedTuple):
     """An estimate of what a request costs, from what is decided before a search looks at the first document."""
 
@@ -64,7 +75,7 @@ class Work(NamedTuple):
             name = "effort" if name == "query" and settings.get("effort") == "thorough" else name
             name = "budget_ms" if settings.get("budget_ms") else name
             counted = f"query embeddings that gather x {self.plan.nprobe:,} cells that each looks into"
-            raise _too_much(name, counted, "gather_work", self.gather, limits.gather_work)
+            raise TooMuchWork(name, counted, "gather_work", self.gather, limits.gather_work)
         if self.score > limits.score_work:
             name = "k"
             if settings.get("effort") == "exact":
@@ -121,10 +132,5 @@ class Allowance(NamedTuple):
             raise LargeRequestError from error
 
 
-def _too_much_to_score(setting: str, work: int, limits: Limits) -> Problem:
-    return _too_much(setting, "documents to score x query embeddings", "score_work", work, limits.score_work)
-
-
-def _too_much(setting: str, counted: str, limit: str, work: int, most: int) -> Problem:
-    message = f"too much work without a key: {counted} = {work:,}, the limit {limit} is {most:,}. A key lifts it"
-    return Problem.of_field(setting, message)
+def _too_much_to_score(setting: str, work: int, limits: Limits) -> TooMuchWork:
+    return TooMuchWork(setting, "documents to score x query embeddings", "score_work", work, limits.score_work)
