@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ import torch  # noqa: E402
 from pylate.indexes.base import Base  # noqa: E402
 from pylate.rank import RerankResult  # noqa: E402
 
-Embeddings = torch.Tensor | NDArray[Any] | Sequence[Any]  # of several texts, or the matrix of a single text
+Embeddings: TypeAlias = torch.Tensor | NDArray[Any] | Sequence[Any]  # of several texts, or the matrix of a single text
 
 
 class SecateursIndex(Base):
@@ -137,4 +137,5 @@ def _encoded(matrix: Any) -> EncodedText:
         raise UsageError("embeddings are matrices: let PyLate encode with its default output_value")
     if isinstance(matrix, torch.Tensor):
         matrix = matrix.detach().to("cpu", torch.float32).numpy()  # NumPy has no bfloat16
-    return EncodedText(matrix, np.zeros(len(matrix)), np.zeros(len(matrix)))
+    tokens = len(matrix)
+    return EncodedText(matrix, np.zeros(tokens, dtype=np.int32), np.zeros(tokens, dtype=np.uint8))

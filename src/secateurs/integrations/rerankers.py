@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ..errors import UsageError, require
@@ -22,7 +22,7 @@ from rerankers.models.ranker import BaseRanker  # noqa: E402
 from rerankers.results import RankedResults, Result  # noqa: E402
 from rerankers.utils import vprint  # noqa: E402
 
-Docs = str | Document | Sequence[str | Document]
+Docs: TypeAlias = str | Document | Sequence[str | Document]
 
 
 class SecateursRanker(BaseRanker):
