@@ -8,19 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import PAGES, PROSE, RUN_ELSEWHERE, blocks
 
 import secateurs
 import secateurs.lab
-
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROSE = {page.name: page.read_text("utf-8") for page in PAGES}
-
-
-def blocks(page: str, language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PROSE[page], flags=re.MULTILINE | re.DOTALL)
-    return [content for name, content in fenced if name == language]
-
 
 WITH_PYTHON = [page for page in PROSE if blocks(page, "python")]
 
@@ -30,13 +21,24 @@ def test_python_blocks_run(page: str, tmp_path: Path, index_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     if '"demo.sec"' in PROSE[page]:
         shutil.copytree(index_path, "demo.sec")
+    elsewhere = [block for place in RUN_ELSEWHERE if place[0] == page for block in blocks(page, "python", place[1])]
     namespace: dict[str, object] = {}
     try:
         for block in blocks(page, "python"):
-            exec(compile(block, page, "exec"), namespace)
+            if block not in elsewhere:
+                exec(compile(block, page, "exec"), namespace)
     finally:
         if "ray" in sys.modules:  # no later test should be connected to what was started here
             sys.modules["ray"].shutdown()
+
+
+@pytest.mark.parametrize(("place", "file"), RUN_ELSEWHERE.items())
+def test_a_section_whose_python_does_not_run_here_runs_in_the_tests_of_its_package(
+    place: tuple[str, str], file: str
+) -> None:
+    page, heading = place
+    assert blocks(page, "python", heading)
+    assert f'blocks("{page}", "python", "{heading}")' in (Path(__file__).parent / file).read_text("utf-8")
 
 
 def test_the_pages_that_should_show_python_do() -> None:

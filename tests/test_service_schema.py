@@ -26,6 +26,7 @@ OPERATIONS = [
         ("post", "search"),
         ("get", "explain"),
         ("get", "prune-curve"),
+        ("get", "colbertv2"),
         ("get", "info"),
         ("post", "documents"),
         ("put", "documents"),

@@ -23,6 +23,7 @@ from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenErro
 from ..version import __version__
 from . import answers, metrics
 from .admission import HAS_KEY, Admission
+from .colbertv2 import ColBERTv2Answer
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
@@ -152,6 +153,21 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     ) -> Response:
         """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
         return await read_within(http, partial(find(name).curve, request.query, to_settings(request)), large=True)
+
+    @app.get("/v1/indexes/{name}/colbertv2", **answers_with(ColBERTv2Answer, 404, 422))
+    async def colbertv2(
+        name: str,
+        request: Annotated[models.colbertv2, Query()],  # type: ignore[name-defined]
+        http: Request,
+    ) -> Response:
+        """A search in the words of ColBERTv2's server, for clients of that server such as `dspy.ColBERTv2`."""
+        index = find(name)
+
+        def work(allowed: Allowance) -> BaseModel:
+            found = index.search(request.query, to_settings(request), False, allowed)
+            return ColBERTv2Answer.of(request.query, found)
+
+        return await read_within(http, work)
 
     @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422))
     async def info(name: str, http: Request) -> Response:

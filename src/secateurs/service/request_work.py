@@ -32,6 +32,17 @@ class LargeRequestError(Exception):
     """The request belongs on the threads for large requests."""
 
 
+class TooMuchWork(Problem):
+    """More work than a client without a key may ask for. Clients that cannot have a key are told `reason` only."""
+
+    def __init__(self, setting: str, counted: str, limit: str, work: int, most: int) -> None:
+        """`setting` is what the client can change, `limit` a field of Limits."""
+        self.setting, self.limit = setting, limit
+        self.reason = f"{counted} = {work:,}, the limit {limit} is {most:,}"
+        message = f"too much work without a key: {self.reason}. A key lifts it"
+        super().__init__(422, f"{setting}: {message}", [(setting, message)])
+
+
 class Work(NamedTuple):
     """An estimate of what a request costs, from what is decided before a search looks at the first document."""
 
@@ -72,7 +83,7 @@ class Work(NamedTuple):
             name = "effort" if name == "query" and settings.get("effort") == "thorough" else name
             name = "budget_ms" if settings.get("budget_ms") else name
             counted = f"query embeddings that gather x {self.plan.nprobe:,} cells that each looks into"
-            raise _too_much(field or name, counted, "gather_work", self.gather, limits.gather_work)
+            raise TooMuchWork(field or name, counted, "gather_work", self.gather, limits.gather_work)
         if self.score > limits.score_work:
             name = "k"
             if settings.get("effort") == "exact":
@@ -113,7 +124,7 @@ class Allowance(NamedTuple):
         work = sum(max(len(text), _SHORTEST_TEXT) for text in texts)
         if self.limits is not None and work > self.limits.encode_work:
             counted = f"characters to encode, at least {_SHORTEST_TEXT} for each text,"
-            raise _too_much(field, counted, "encode_work", work, self.limits.encode_work)
+            raise TooMuchWork(field, counted, "encode_work", work, self.limits.encode_work)
         if self.only_small and work > _SMALL_TEXTS:
             raise LargeRequestError
 
@@ -138,10 +149,5 @@ class Allowance(NamedTuple):
             raise LargeRequestError from error
 
 
-def _too_much_to_score(setting: str, work: int, limits: Limits) -> Problem:
-    return _too_much(setting, "documents to score x query embeddings", "score_work", work, limits.score_work)
-
-
-def _too_much(setting: str, counted: str, limit: str, work: int, most: int) -> Problem:
-    message = f"too much work without a key: {counted} = {work:,}, the limit {limit} is {most:,}. A key lifts it"
-    return Problem.of_field(setting, message)
+def _too_much_to_score(setting: str, work: int, limits: Limits) -> TooMuchWork:
+    return TooMuchWork(setting, "documents to score x query embeddings", "score_work", work, limits.score_work)

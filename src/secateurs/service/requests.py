@@ -63,6 +63,7 @@ class RequestModels:
     search: Any  # a JSON body
     explain: Any  # a query string
     curve: Any  # a query string
+    colbertv2: Any  # a query string
     documents: Any  # a JSON body
     rerank: Any  # a JSON body
     encode: Any  # a JSON body
@@ -111,6 +112,7 @@ class RequestModels:
                 {"query": (text, ...), "docno": (str, which), **explained, "map": (bool, with_map)},
             ),
             curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
+            colbertv2=_model("ColBERTv2Request", _QueryString, {"query": (text, ...), **settings}),
             documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document, limits.batch, least=1), ...)}),
             rerank=_model(
                 "RerankRequest",
