@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room(
             "index",
             "Index, and the contract of every index; matches",
-            ("index", "contract", "matches"),
+            ("index", "contract", "matches", "viewer"),
             query="2",
             document="2",
         ),
@@ -78,6 +78,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
                 "threads",
                 "progress",
                 "hashing",
+                "html_views",
                 "version",
             ),
         ),
