@@ -9,7 +9,7 @@ MINUTES ?= 10
 WORKERS ?= --numprocesses auto --dist loadgroup
 EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,rerankers,dspy,mcp,ray,bench,dev
 
-.PHONY: help demo quick test check test-torch test-pylate test-page soak diagram screenshots projection background clean
+.PHONY: help demo quick test check test-torch test-pylate test-page test-wheel soak dist site diagram screenshots projection background clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/\1\t\2/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -44,6 +44,16 @@ test-page: $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haysta
 
 soak: $(EVERYTHING)  ## kill processes that change an index, fill the disk, flip bits, for MINUTES=10
 	$(BIN)/python tests/soak.py --minutes $(MINUTES)
+
+dist: $(VENV)/.installed-dev  ## build the source distribution and the wheel, in dist/
+	rm -rf dist
+	$(BIN)/python -m build
+
+test-wheel: dist  ## install the wheel in a new virtual environment and run the README's Python there
+	$(BIN)/python tests/wheel.py dist/*.whl
+
+site: $(VENV)/.installed-dev  ## build the documentation as a site, in site/; a link that leads nowhere is an error
+	$(BIN)/mkdocs build --strict
 
 diagram:  ## draw docs/images/rooms.svg from the import graph
 	$(PYTHON) docs/rooms.py

@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room(
             "index",
             "Index, and the contract of every index; matches",
-            ("index", "contract", "matches"),
+            ("index", "contract", "matches", "viewer"),
             query="2",
             document="2",
         ),
@@ -79,6 +79,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
                 "progress",
                 "hashing",
                 "hit_fields",
+                "html_views",
                 "version",
             ),
         ),

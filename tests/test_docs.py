@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,6 +98,19 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{target} in {page.name}"
+
+
+def test_the_site_builds_and_leaves_no_page_out(tmp_path: Path) -> None:
+    """Strict: a link to a page or heading that is not there, or a page that is not in the menu, fails.
+
+    Not --quiet, with which mkdocs counts no warnings.
+    """
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} | {"index", "contributing", "changelog", "security"}
+    assert pages <= {page.stem for page in (tmp_path / "site").glob("*.html")}
+    assert 'href="quickstart.html"' in (tmp_path / "site" / "index.html").read_text("utf-8")
 
 
 def test_both_commands_are_in_the_first_thirty_lines_of_the_readme() -> None:

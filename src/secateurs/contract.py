@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -23,6 +24,7 @@ from .corpus import OnBad
 from .encoders import LOADED_BY_NAME, Encoder, load_recorded
 from .errors import EncoderMismatchError, SecateursError, UsageError, require
 from .frequencies import Frequencies
+from .html_views import index_html
 from .records import (
     Changes,
     Document,
@@ -37,6 +39,7 @@ from .records import (
     WeightsName,
     check_query_text,
 )
+from .viewer import IndexViewer
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
 
@@ -109,14 +112,15 @@ class AnyIndex(ABC):
             offset=offset,
             facets=facets,
         )
-        return searching.search(self, query, settings)
+        return self._viewed(searching.search(self, query, settings))
 
     def search_many(
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
         _check_several(queries, "search_many takes several queries, such as a list of texts: for one query, use search")
-        return searching.search_many(self, queries, SearchSettings.of(settings), threads)
+        found = searching.search_many(self, queries, SearchSettings.of(settings), threads)
+        return (self._viewed(ranking) for ranking in found)
 
     def decide(self, query: str | EncodedText, **settings: Any) -> searching.Decision:
         """What `search` would do with these settings: the weights, the plan, the importance order, what it keeps."""
@@ -124,7 +128,11 @@ class AnyIndex(ABC):
 
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
         """Token by token: why a document has its score, which query embeddings gather it. Settings as in `search`."""
-        return explaining.explain(self, query, docno, SearchSettings.of(settings))
+        encoded = self.encode_query(query)
+        explained = explaining.explain(self, encoded, docno, SearchSettings.of(settings))
+        weights = {token.position: token.weight for token in explained.tokens}
+        weighted = replace(encoded, weights=np.array([weights[i] for i in range(len(encoded))]))
+        return explained.viewed_by(IndexViewer(self, weighted))
 
     @abstractmethod
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
@@ -228,6 +236,18 @@ class AnyIndex(ABC):
         except SecateursError:
             facts = "closed"
         return f"{type(self).__name__}({str(self.path)!r}: {facts})"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return index_html(f"{type(self).__name__}({str(self.path)!r})", self.info())
+        except SecateursError:
+            return None  # closed: a notebook shows the repr then
+
+    def _viewed(self, ranking: Ranking) -> Ranking:
+        viewer = IndexViewer(self, ranking.query)
+        for hit in ranking.hits:
+            hit.viewed_by(viewer)
+        return ranking.viewed_by(viewer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By path and options: no file, thread or actor is copied. An encoder that has no name goes along."""

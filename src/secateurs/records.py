@@ -5,15 +5,16 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import UsageError
+from .errors import UsageError, require
 from .frequencies import Frequencies
+from .html_views import Viewed, hit_html, ranking_html
 
 
 class TokenKind(IntEnum):
@@ -342,16 +343,22 @@ class SearchStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Viewed):
     docno: str
     score: float  # exact: Eq. 1 with all query embeddings
     text: str
     metadata: Mapping[str, Any]
     relevance: float = 0.0  # between 0 and 1, to compare between queries: see relevance.py
 
+    def __repr__(self) -> str:
+        return f"Hit({self.docno!r}, score={self.score:.3f}, relevance={self.relevance:.2f})"
+
+    def _repr_html_(self) -> str:
+        return hit_html(self)
+
 
 @dataclass(frozen=True, slots=True)
-class Ranking(Sequence[Hit]):
+class Ranking(Viewed, Sequence[Hit]):
     """Hits from best to worst, `plan.offset` better ones left out; the query, with the positions that gathered them;
     and the statistics of the search.
     """
@@ -367,15 +374,36 @@ class Ranking(Sequence[Hit]):
     @overload
     def __getitem__(self, index: int) -> Hit: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Hit, ...]: ...
-    def __getitem__(self, index: int | slice) -> Hit | tuple[Hit, ...]:
-        return self.hits[index]
+    def __getitem__(self, index: slice) -> Ranking: ...
+    def __getitem__(self, index: int | slice) -> Hit | Ranking:
+        if not isinstance(index, slice):
+            return self.hits[index]
+        part = replace(self, hits=self.hits[index])
+        return part.viewed_by(self.viewer) if self.viewer else part
 
     def __len__(self) -> int:
         return len(self.hits)
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+    def __repr__(self) -> str:
+        best = f": {self.hits[0].docno!r} {self.hits[0].score:.3f}" if self.hits else ""
+        return f"Ranking({len(self)} hits{best}{', ...' if len(self) > 1 else ''})"
+
+    def _repr_html_(self) -> str:
+        return ranking_html(self)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each hit: rank, docno, score, relevance, text, and the metadata as columns."""
+        pandas = require("pandas", "notebook")
+        columns = ("rank", "docno", "score", "relevance", "text")
+        rows = []
+        for rank, hit in enumerate(self.hits, start=1):
+            # A key of the metadata that has the name of a column, such as "rank", is kept as "metadata.rank".
+            facts = {f"metadata.{key}" if key in columns else key: value for key, value in hit.metadata.items()}
+            rows.append(dict(zip(columns, (rank, hit.docno, hit.score, hit.relevance, hit.text), strict=True)) | facts)
+        return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=list(columns))
 
 
 @dataclass(frozen=True, slots=True)
