@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import PAGES, PROSE, RUN_ELSEWHERE, blocks
+from pages import PAGES, PROSE, ROOT, RUN_ELSEWHERE, blocks
 
 import secateurs
 import secateurs.lab
