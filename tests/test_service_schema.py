@@ -31,6 +31,9 @@ OPERATIONS = [
         ("put", "documents"),
         ("get", "documents/{docno}"),
         ("delete", "documents/{docno}"),
+        ("delete", "documents"),
+        ("patch", "documents"),
+        ("get", "fields"),
     ]
 ] + [("get", "/v1/indexes"), ("get", "/healthz"), ("get", "/metrics")]
 
