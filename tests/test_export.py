@@ -205,3 +205,19 @@ def test_an_empty_index_is_exported_and_imported(tmp_path: Path) -> None:
     assert index.export(tmp_path / "a.jsonl") == index.export(tmp_path / "a.parquet") == 0
     assert (tmp_path / "a.jsonl").read_bytes() == b""
     assert len(import_embeddings(tmp_path / "a.parquet", tmp_path / "b.sec")) == 0
+
+
+def test_a_table_that_lost_a_column_or_has_another_header_is_refused(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    Index.build(tmp_path / "a.sec", DOCUMENTS, encoder=None).export(tmp_path / "a.parquet")
+    table = parquet.read_table(tmp_path / "a.parquet")
+    parquet.write_table(table.drop_columns(["cut"]), tmp_path / "b.parquet")
+    with pytest.raises(SecateursError, match=r"b\.parquet was exported by secateurs, but cut is gone"):
+        import_embeddings(tmp_path / "b.parquet", tmp_path / "b.sec")
+    parquet.write_table(table.replace_schema_metadata({b"secateurs": b'{"version": 2}'}), tmp_path / "c.parquet")
+    with pytest.raises(SecateursError, match="its header was not written by this version"):
+        import_embeddings(tmp_path / "c.parquet", tmp_path / "c.sec")
+    parquet.write_table(table.slice(5, 7), tmp_path / "d.parquet")  # a part of an export is fine
+    assert [d.docno for d in import_embeddings(tmp_path / "d.parquet", tmp_path / "d.sec").documents()] == [
+        document.docno for document in DOCUMENTS[5:12]
+    ]

@@ -29,10 +29,11 @@ from ..storage.origin import Origin
 from ..storage.recipe import Recipe
 from ..storage.rounding import Int8Store
 
+EXPORTED = {"docno", "text", "metadata", "embeddings", "token_ids", "token_kinds", "cut"}
 _HEADER = b"secateurs"
 _BACKGROUND = b"secateurs.background"
-_DOCUMENTS_PER_BATCH = 256
-_POSITIONS_PER_BATCH = 1 << 16
+_DOCUMENTS_PER_BATCH = 4096
+_POSITIONS_PER_BATCH = 1 << 14
 
 
 def write_table(path: Path, documents: Iterable[Document], origin: Origin, advance: Callable[[int], None]) -> int:
@@ -52,7 +53,7 @@ def write_table(path: Path, documents: Iterable[Document], origin: Origin, advan
         metadata=_header(origin),
     )
     count = 0
-    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
         for batch in _batches(documents):
             encoded = [document.encoded for document in batch if document.encoded is not None]
             offsets = pa.array(np.cumsum([0, *map(len, encoded)]), pa.int32())
@@ -67,7 +68,8 @@ def write_table(path: Path, documents: Iterable[Document], origin: Origin, advan
                 pa.ListArray.from_arrays(offsets, np.concatenate([text.token_kinds for text in encoded])),
                 pa.array([text.cut for text in encoded], pa.int32()),
             ]
-            writer.write_batch(pa.record_batch(columns, schema=schema))
+            # A row group each: write_batch would keep a million documents in memory.
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             count += len(batch)
             advance(len(batch))
     return count
@@ -107,6 +109,8 @@ def read_header(path: Path, header: dict[bytes, bytes] | None) -> Origin | None:
         content = json.loads(header[_HEADER])
         if content["version"] != 1:
             raise ValueError(f"version {content['version']}")
+        if "kind" not in content["encoder"] or not content.get("step", 1.0) > 0:
+            raise ValueError("its values make no sense")
         recipe = Recipe(content["store"], tuple(content["gather"]), content["merge"], content["pool"])
         int8 = None
         if "step" in content:

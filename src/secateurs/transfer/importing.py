@@ -74,6 +74,7 @@ def import_embeddings(
         # On the scale of the exported index, rows get the bytes that they had.
         codebook=CodebookContent(0, int8=origin.int8) if origin and origin.int8 and recipe.has_int8 else None,
         unit=origin.unit if origin else None,
+        dim=origin.dim or None if origin else None,
         background=origin.background if origin else None,
         merged=origin is not None,
     )

@@ -21,7 +21,7 @@ from ..corpus import DOCNO_FIELDS, TEXT_FIELDS
 from ..errors import MissingExtraError, SecateursError, UsageError, require
 from ..records import Document, EncodedText
 from ..storage.origin import Origin
-from .exported_table import read_header
+from .exported_table import EXPORTED, read_header
 
 EMBEDDINGS_FIELDS = ("embeddings", "embedding", "vectors", "vector", "matrix")
 _ROWS_READ_AT_ONCE = 64
@@ -47,6 +47,10 @@ def read_table(path: Path) -> Table:
             schema, total, batches = _open_parquet(path)
         origin = read_header(path, schema.metadata)
         columns = _Columns.of(pa, path, schema)
+        if origin is not None and not set(schema.names) >= EXPORTED:
+            raise SecateursError(
+                f"{path} was exported by secateurs, but {', '.join(sorted(EXPORTED - set(schema.names)))} is gone"
+            )
     except pa.ArrowInvalid as error:
         raise SecateursError(f"{path} cannot be read as a table ({error})") from error
     return Table(_documents(pa, path, batches, columns, origin is not None), total, origin)
@@ -147,7 +151,7 @@ def _document(batch: Any, row: int, number: int, columns: _Columns, exported: bo
         return None if name is None else batch.column(name)[row].as_py()
 
     matrix = _matrix(batch.column(columns.embeddings)[row], columns.embeddings)
-    token_ids, token_kinds, cut = value(columns.token_ids), value(columns.token_kinds), 0
+    token_ids, token_kinds, cut = _numbers(batch, row, columns.token_ids), _numbers(batch, row, columns.token_kinds), 0
     docno, text = value(columns.docno), value(columns.text)
     if exported:
         metadata, cut = json.loads(value("metadata")), value("cut")
@@ -175,6 +179,12 @@ def _matrix(scalar: Any, name: str) -> NDArray[np.float32]:
         raise UsageError(f"{name} has vectors of different lengths")
     matrix: NDArray[np.float32] = values.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(vectors), -1)
     return matrix
+
+
+def _numbers(batch: Any, row: int, name: str | None) -> NDArray[Any] | None:
+    """A list of numbers; None if there is no such column, or it is null."""
+    values = None if name is None else batch.column(name)[row].values
+    return None if values is None else values.to_numpy(zero_copy_only=False)
 
 
 def encoded_text(matrix: NDArray[Any], token_ids: Any = None, token_kinds: Any = None, cut: int = 0) -> EncodedText:
