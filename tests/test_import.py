@@ -1,6 +1,7 @@
 """Embeddings that were made elsewhere, in every form that is read, become the same index."""
 
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,25 @@ def test_what_cannot_be_imported_is_named_and_makes_no_index(
     with pytest.raises(SecateursError, match=message):
         import_embeddings(source, tmp_path / "b.sec")
     assert not (tmp_path / "b.sec").exists()
+
+
+@pytest.mark.parametrize(
+    ("format", "message"), [("table", "has no .parquet files"), ("arrays", "has no embeddings"), ("xml", "format")]
+)
+def test_a_format_that_the_source_does_not_have_is_refused(format: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SecateursError, match=message):
+        import_embeddings(folder_of(tmp_path / "a"), tmp_path / "b.sec", format=format)
+
+
+def test_without_pyarrow_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    index = Index.build(tmp_path / "a.sec", DOCUMENTS, encoder=None)
+    with pytest.raises(SecateursError, match=r'pip install "secateurs\[lab\]"'):
+        index.export(tmp_path / "a.parquet")
+    assert not (tmp_path / "a.parquet").exists()
+    (tmp_path / "b.parquet").write_bytes(b"")
+    with pytest.raises(SecateursError, match=r'pip install "secateurs\[lab\]"'):
+        import_embeddings(tmp_path / "b.parquet", tmp_path / "b.sec")
 
 
 def bare(kind: str) -> Any:

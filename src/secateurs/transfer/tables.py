@@ -59,6 +59,8 @@ def read_table(path: Path) -> Table:
 def _open_parquet(path: Path) -> tuple[Any, int | None, Iterator[Any]]:
     parquet = require("pyarrow.parquet", "lab")
     paths = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not paths:
+        raise SecateursError(f"{path} has no .parquet files")
     files = [parquet.ParquetFile(file) for file in paths]
     for file, name in zip(files, paths, strict=True):
         if not file.schema_arrow.equals(files[0].schema_arrow):
