@@ -144,7 +144,11 @@ class ShardedIndex(AnyIndex):
         return origin
 
     def fields(self) -> dict[str, Field]:
-        return merged_fields(self._shards.read("fields", self._shards.for_all()).values())
+        # Without the time limit of a search: every value of the metadata is read.
+        found, failed = self._shards.work("fields", self._shards.for_all())
+        for error in failed.values():
+            raise error
+        return merged_fields(found.values())
 
     def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         """As `Index.add`, each document to the shard of its docno. All are held in memory: for many, build.
