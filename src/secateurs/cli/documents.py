@@ -173,9 +173,7 @@ def delete(
         str | None,
         typer.Option(metavar="EXPR", help='Instead of docnos: all documents that match, such as "year < 2000".'),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", metavar="", help="With --where: delete without asking how many it should be.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="With --where: delete without asking.")] = False,
 ) -> None:
     """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted.
 
