@@ -1,7 +1,10 @@
 """Files to documents, with every kind of bad line."""
 
 import gzip
+import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +34,31 @@ def test_jsonl_takes_docno_text_and_metadata(tmp_path: Path, suffix: str) -> Non
 def test_a_title_goes_in_front_of_the_text_and_stays_in_the_metadata() -> None:
     document = to_document({"_id": "a", "title": "Fish", "text": "They swim."})
     assert document == Document("a", "Fish They swim.", {"title": "Fish"})
+
+
+def test_no_title_goes_in_front_of_a_full_text_and_another_text_comes_first() -> None:
+    assert to_document({"_id": "a", "title": "Fish", "full_text": "They swim."}).text == "They swim."
+    both = to_document({"_id": "a", "title": "Fish", "full_text": "all", "text": "They swim."})
+    assert both == Document("a", "Fish They swim.", {"title": "Fish", "full_text": "all"})
+
+
+def test_standard_input_is_read_as_jsonl_and_its_lines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = b'{"docno": "a", "text": "one"}\nnonsense\n{"docno": "b", "text": "two"}\n'
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(lines)))
+    problems: list[str] = []
+    assert [document.docno for document in read_corpus("-", problems.append)] == ["a", "b"]
+    assert problems[0].startswith("standard input, line 2: not JSON")
+    assert count_documents("-") is None
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_folder_of_beir_is_its_corpus_file_and_another_folder_is_its_texts(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"corpus.jsonl{suffix}", '{"_id": "1", "title": "Fish", "text": "swim."}\n')
+    write(tmp_path / "README.md", "about")
+    assert list(read_corpus(tmp_path)) == [Document("README.md", "about")]
+    (tmp_path / "qrels").mkdir()
+    assert list(read_corpus(tmp_path)) == [Document("1", "Fish swim.", {"title": "Fish"})]
+    assert count_documents(tmp_path) == 1
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])

@@ -77,10 +77,12 @@ def test_every_command_and_public_name_is_documented() -> None:
         assert re.search(rf"\b{name}\b", everything), name
     for name in secateurs.lab.__all__:
         assert re.search(rf"\b{name}\b", PROSE["lab.md"]), name
-    commands = ("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo")
+    commands = ("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo", "get")
     for command in (
         *commands,
         "background",
+        "export",
+        "import",
         "rerank",
         "serve",
         "mcp",

@@ -70,19 +70,19 @@ def send(line: str, port: int) -> int:
 
 def test_the_page_has_a_line_for_every_operation() -> None:
     shown = " ".join(CURLS)
-    for verb in (
+    verbs = (
         "search",
         "explain",
         "prune-curve",
         "rerank",
         "encode",
         "info",
+        "fields",
         "documents",
         "healthz",
         "metrics",
-        "-X PUT",
-        "-X DELETE",
-    ):
+    )
+    for verb in (*verbs, "-X PUT", "-X PATCH", "-X DELETE", "where="):
         assert verb in shown
 
 

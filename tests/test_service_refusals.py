@@ -260,7 +260,7 @@ def test_the_description_names_what_every_request_may_get_and_who_needs_a_key(ve
         for method, operation in operations.items():
             if path.startswith("/v1/"):
                 assert {"401", "413", "421", "429", "500", "503"} <= operation["responses"].keys()
-            writes = method in ("put", "delete") or (method == "post" and path.endswith("/documents"))
+            writes = method in ("put", "patch", "delete") or (method == "post" and path.endswith("/documents"))
             assert ("security" in operation) == (writes or (for_reads and path != "/healthz"))
 
 

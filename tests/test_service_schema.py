@@ -32,6 +32,9 @@ OPERATIONS = [
         ("put", "documents"),
         ("get", "documents/{docno}"),
         ("delete", "documents/{docno}"),
+        ("delete", "documents"),
+        ("patch", "documents"),
+        ("get", "fields"),
     ]
 ] + [
     ("post", "/v1/rerank"),

@@ -30,6 +30,7 @@ from .records import (
     Document,
     EffortName,
     EncodedText,
+    Field,
     FrequenciesName,
     GatherName,
     GatherSetting,
@@ -39,6 +40,8 @@ from .records import (
     WeightsName,
     check_query_text,
 )
+from .storage.origin import Origin
+from .transfer.export import export
 from .viewer import IndexViewer
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
@@ -172,8 +175,24 @@ class AnyIndex(ABC):
         """The stored document of that docno."""
 
     @abstractmethod
-    def documents(self) -> Iterator[Document]:
-        """Every document with its stored embeddings: to export, or to build another index from with encoder=None."""
+    def documents(self, *, embeddings: bool = True) -> Iterator[Document]:
+        """Every document, with its stored embeddings or without: to build another index from, with encoder=None."""
+
+    def export(
+        self, file: str | Path, *, format: str | None = None, overwrite: bool = False, progress: bool | None = None
+    ) -> int:
+        """Write every document to a file (.jsonl, .trec or .parquet; "-" is standard output): docs/transfer.md.
+
+        Gives how many there are.
+        """
+        return export(self.documents, len(self), self._origin, file, format, overwrite, progress)
+
+    @abstractmethod
+    def _origin(self) -> Origin: ...
+
+    @abstractmethod
+    def fields(self) -> dict[str, Field]:
+        """The keys that the documents' metadata has, as `where` names them, with the types of their values."""
 
     @abstractmethod
     def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
@@ -187,8 +206,15 @@ class AnyIndex(ABC):
         """Add documents. A document replaces the document that has its docno: one commit, over shards one per shard."""
 
     @abstractmethod
-    def delete(self, docnos: str | Iterable[str]) -> Changes:
-        """Delete documents. Docnos that the index does not have are returned as `missing`."""
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> Changes:
+        """Change the metadata of documents, by docno, without encoding them again: one commit, over shards one each.
+
+        The keys that are given are set, a key with None is removed, others stay. Docnos not there are in `missing`.
+        """
+
+    @abstractmethod
+    def delete(self, docnos: str | Iterable[str] | None = None, *, where: str | None = None) -> Changes:
+        """Delete documents by docno, or all that match a filter. Docnos that are not there are in `missing`."""
 
     @abstractmethod
     def compact(self, *, progress: bool | None = None) -> None:

@@ -184,6 +184,12 @@ def to_docnos(docnos: object) -> list[str]:
     return listed
 
 
+def check_either(docnos: object, where: object) -> None:
+    """Of `delete`: nothing is deleted by a filter that was left out."""
+    if (docnos is None) == (where is None):
+        raise UsageError("delete takes docnos, or  where  with a filter: exactly one of them")
+
+
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
 class SearchSettings:
     """How to search. Every surface has the same names and defaults; effort.py decides what is left open."""
@@ -413,4 +419,13 @@ class Changes:
     added: int = 0
     replaced: int = 0
     deleted: int = 0
-    missing: tuple[str, ...] = ()  # docnos that were to be deleted and are not there
+    missing: tuple[str, ...] = ()  # docnos that were to be deleted or changed and are not there
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What an index knows of a key of the metadata, as filters name it: "author.name" is inside of an object."""
+
+    types: tuple[str, ...]  # of its values: "number", "text", "boolean"; "nested" beside them: in lists, or an object
+    documents: int  # that have a value
+    example: str | int | float | bool | None = None  # a value; None if it is an object, or its lists are empty

@@ -138,7 +138,8 @@ Corpus = Annotated[
     str,
     typer.Argument(
         metavar="CORPUS",
-        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
+        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files or of BEIR, ir_datasets:ID, or - "
+        "for jsonl on standard input.",
     ),
 ]
 Fields = Annotated[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from rich.text import Text
 from ..encoders.built_in import earlier_layer
 from ..hit_fields import chosen_fields
 from ..progress import counted
-from ..records import Changes, Hit, Ranking, SearchStats, TokenKind
+from ..records import Changes, Document, Field, Hit, Ranking, SearchStats, TokenKind
 from ..trec import trec_line
 
 if TYPE_CHECKING:
@@ -66,8 +66,46 @@ def print_changes(path: Path, changes: Changes, facts: Mapping[str, Any], skippe
 
 def print_deletions(path: Path, changes: Changes, facts: Mapping[str, Any]) -> None:
     typer.echo(f"deleted {changes.deleted:,}: {path} has {size_of(facts)}")
-    for docno in changes.missing:
+    print_missing(changes.missing)
+
+
+def print_metadata_changes(path: Path, changes: Changes, facts: Mapping[str, Any]) -> None:
+    typer.echo(f"changed the metadata of {changes.replaced:,}: {path} has {size_of(facts)}")
+    print_missing(changes.missing)
+
+
+def print_missing(docnos: Iterable[str]) -> None:
+    for docno in docnos:
         typer.echo(f"not there: {docno.encode('utf-8', 'replace').decode()}", err=True)
+
+
+def print_document(document: Document, as_json: bool) -> None:
+    """Its docno, each of its metadata, and after an empty line its text."""
+    if as_json:
+        content = {"docno": document.docno, "text": document.text, "metadata": dict(document.metadata)}
+        typer.echo(json.dumps(content, ensure_ascii=False))
+        return
+    typer.echo(f"docno: {printable(document.docno)}")
+    for key, value in document.metadata.items():
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        typer.echo(f"{printable(key)}: {printable(shown)}")
+    typer.echo("\n" + "\n".join(map(printable, document.text.splitlines())))
+
+
+def print_fields(fields: Mapping[str, Field], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({key: asdict(field) for key, field in fields.items()}, ensure_ascii=False))
+        return
+    if not fields:
+        typer.echo("no document has metadata")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("key", "types", "documents", "example"):
+        table.add_column(name, justify="right" if name == "documents" else "left", overflow="fold")
+    for key, field in fields.items():
+        example = "" if field.example is None else json.dumps(field.example, ensure_ascii=False)
+        table.add_row(Text(printable(key)), ", ".join(field.types), f"{field.documents:,}", Text(printable(example)))
+    Console().print(table)
 
 
 def print_info(facts: dict[str, Any], as_json: bool) -> None:

@@ -18,7 +18,7 @@ from .problems import Problem
 from .request_work import SMALL_BODY
 
 _LOG = logging.getLogger("secateurs.service")
-_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _READ_BY_POST = ("/v1/rerank", "/v1/encode")  # and /search of an index
 _OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an index
 HAS_KEY = "secateurs.has_key"  # of an ASGI scope: whether the request came with a valid key
@@ -149,7 +149,7 @@ class Admission:
     async def _body(self, method: str, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         most = self._limits.body_bytes
         too_large = Problem(413, f"the body is larger than {most:,} bytes", headers={"Connection": "close"})
-        if method not in ("POST", "PUT"):
+        if method not in ("POST", "PUT", "PATCH"):
             if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
                 raise Problem(413, f"a {method} request has no body", headers={"Connection": "close"})
             return b""

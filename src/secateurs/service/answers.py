@@ -200,6 +200,16 @@ class DocumentAnswer(BaseModel):
     metadata: dict[str, Any]
 
 
+class FieldAnswer(BaseModel):
+    types: list[str] = Field(description="Of its values: number, text, boolean; nested: in lists, or an object")
+    documents: int = Field(description="That have a value")
+    example: str | bool | int | float | None = Field(description="A value; null if it is an object")
+
+
+class FieldsAnswer(BaseModel):
+    fields: dict[str, FieldAnswer] = Field(description="By the key of the metadata, as filters name it")
+
+
 class ChangesAnswer(BaseModel):
     """How many documents a write added, replaced and deleted, and which it did not find."""
 

@@ -29,7 +29,7 @@ from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
 from .request_work import SMALL_BODY, Allowance, LargeRequestError
-from .requests import RequestModels, check_hits, parse, to_documents, to_query, to_settings
+from .requests import RequestModels, check_hits, parse, to_changes, to_documents, to_query, to_settings
 from .served_encoders import ServedEncoders
 from .served_index import ServedIndex
 from .workers import Workers
@@ -174,6 +174,12 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         """What the index is and holds."""
         return await read(http, find(name).info)
 
+    @app.get("/v1/indexes/{name}/fields", **answers_with(answers.FieldsAnswer, 404, 422))
+    async def fields(name: str, http: Request) -> Response:
+        """The keys of the documents' metadata, which filters can name, and the types of their values."""
+        index = find(name)
+        return await read_within(http, lambda allowed: index.fields(), large=True)
+
     @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer))
     async def list_indexes(http: Request) -> Response:
         """Every index that is served."""
@@ -231,6 +237,25 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         index, body = find(name), await _json(http)
         return await write(name, lambda: index.update(to_documents(parse(models.documents, body))))
 
+    @app.patch(
+        "/v1/indexes/{name}/documents",
+        **answers_with(answers.ChangesAnswer, 400, 403, 404, 408, 409, 415, 422),
+        openapi_extra=KEY_NEEDED | takes(models.metadata),
+    )
+    async def update_metadata(name: str, http: Request) -> Response:
+        """Change the metadata of documents, and nothing else of them. Docnos that are not there are missing."""
+        index, body = find(name), await _json(http)
+        return await write(name, lambda: index.update_metadata(to_changes(parse(models.metadata, body))))
+
+    @app.delete(
+        "/v1/indexes/{name}/documents",
+        **answers_with(answers.ChangesAnswer, 403, 404, 409, 422),
+        openapi_extra=KEY_NEEDED,
+    )
+    async def delete_where(name: str, request: Annotated[models.matching, Query()]) -> Response:  # type: ignore[name-defined]
+        """Delete all documents whose metadata match the filter."""
+        return await write(name, find(name).delete_where, request.where)
+
     @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422))
     async def get(name: str, docno: str, http: Request) -> Response:
         """The stored document of that docno."""
@@ -259,7 +284,8 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
     _add_page(app)
     _match_whole_paths(app)
-    describe(app, (models.search, models.documents, models.rerank, models.encode), access.reads_need_a_key)
+    described = (models.search, models.documents, models.metadata, models.rerank, models.encode)
+    describe(app, described, access.reads_need_a_key)
     return app
 
 

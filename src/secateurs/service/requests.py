@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, to_document
+from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, check_metadata, to_document
 from ..errors import UsageError
 from ..records import (
     EFFORTS,
@@ -67,6 +67,8 @@ class RequestModels:
     documents: Any  # a JSON body
     rerank: Any  # a JSON body
     encode: Any  # a JSON body
+    metadata: Any  # a JSON body
+    matching: Any  # a query string
 
     @classmethod
     def within(cls, limits: Limits) -> RequestModels:
@@ -132,6 +134,8 @@ class RequestModels:
                     "index": (str | None, whose),
                 },
             ),
+            metadata=_model("MetadataRequest", _Body, {"documents": (_listed(_Metadata, limits.batch, least=1), ...)}),
+            matching=_model("MatchingRequest", _QueryString, {"where": (str, Field(description=_MEANINGS["where"]))}),
         )
 
 
@@ -217,6 +221,16 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_describe_document)
 
 
+class _Metadata(BaseModel):
+    """Keys to set in a document's metadata; null removes a key, and keys that are not named stay."""
+
+    model_config = ConfigDict(
+        extra="allow", strict=True, json_schema_extra={"examples": [{"docno": "d1", "year": 2021}]}
+    )
+
+    docno: Annotated[str, Field(min_length=1, description="The document")]
+
+
 def parse(model: type[BaseModel], body: bytes) -> Any:
     """A body as a model. It may be large, so that this runs on a thread, not on the event loop."""
     try:
@@ -271,6 +285,23 @@ def to_documents(request: Any) -> list[Document]:
         except BadDocumentError as error:
             raise _bad_document(place, fields, error) from error
     return documents
+
+
+def to_changes(request: Any) -> dict[str, dict[str, Any]]:
+    """Changes of metadata by docno, as Index.update_metadata takes them."""
+    changes: dict[str, dict[str, Any]] = {}
+    for number, item in enumerate(request.documents):
+        place, keys = f"documents.{number}", dict(item.model_extra or {})
+        if item.docno in changes:
+            raise Problem.of_field(f"{place}.docno", f"{item.docno!r} is there twice")
+        if _given(keys, TEXT_FIELDS) is not None:
+            raise Problem.of_field(f"{place}.{_given(keys, TEXT_FIELDS)}", "a text cannot be changed alone: use PUT")
+        try:
+            check_metadata(item.docno, keys)
+        except BadDocumentError as error:
+            raise Problem.of_field(place, f"{error!s:.200}") from error
+        changes[item.docno] = keys
+    return changes
 
 
 def _with_embeddings(fields: dict[str, Any], encoded: EncodedText) -> Document:

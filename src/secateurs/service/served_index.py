@@ -29,6 +29,8 @@ from .answers import (
     DocumentAnswer,
     ExplainAnswer,
     FacetValue,
+    FieldAnswer,
+    FieldsAnswer,
     Highlight,
     HitAnswer,
     InfoAnswer,
@@ -217,6 +219,19 @@ class ServedIndex:
         if changes.missing:
             raise self._missing(docno)
         return ChangesAnswer(**asdict(changes))
+
+    def delete_where(self, where: str) -> ChangesAnswer:
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.delete(where=where)))
+
+    def update_metadata(self, changes: Mapping[str, Mapping[str, Any]]) -> ChangesAnswer:
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.update_metadata(changes)))
+
+    def fields(self) -> FieldsAnswer:
+        self._refresh()
+        found = self.index.fields()
+        return FieldsAnswer(fields={key: FieldAnswer(**asdict(field)) for key, field in found.items()})
 
     def info(self) -> InfoAnswer:
         self._refresh()

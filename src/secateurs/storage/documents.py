@@ -285,6 +285,15 @@ class Documents:
             return frozenset()
         return kinds
 
+    def numbers_of_kind(self, key: str, kind: Kind) -> NDArray[np.int64]:
+        """Documents with a value of that kind under a key; several times if they have several."""
+        return self.numbers_where(_CONDITIONS[kind], (key,))
+
+    def all_keys(self) -> list[str]:
+        """Every key of the metadata, in the order of the alphabet."""
+        self.check()
+        return [key for (key,) in self._facts.all("SELECT key FROM keys ORDER BY key")]
+
     def first_keys(self, most: int) -> list[str]:
         """Keys of the metadata, in the order of the alphabet."""
         self.check()
