@@ -7,7 +7,7 @@ COLLECTIONS ?= collections
 CACHE ?= .cache
 MINUTES ?= 10
 WORKERS ?= --numprocesses auto --dist loadgroup
-EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,mcp,ray,bench,dev
+EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,mcp,lancedb,qdrant,voyager,milvus,ray,bench,dev
 
 .PHONY: help demo quick test check test-st test-page soak diagram screenshots projection background clean
 

@@ -14,11 +14,11 @@ from ..frequencies import Frequencies
 from ..records import EncodedText, Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
-require("lancedb", "lancedb")
+require("lancedb", "lancedb")  # says which pip line is missing, where the imports below would only fail
 
-import pyarrow
-import pyarrow.compute
-from lancedb.table import Table
+import pyarrow  # noqa: E402
+import pyarrow.compute  # noqa: E402
+from lancedb.table import Table  # noqa: E402
 
 
 class PrunedSearch:
@@ -41,7 +41,7 @@ class PrunedSearch:
         p: int | Literal["all"] | None = 3,
         order: Order = "rarity",
         *,
-        candidates: int = 500,
+        candidates: int = 200,
         nprobes: int | None = None,
         where: str | None = None,
     ) -> list[ScoredDocument]:
@@ -52,7 +52,7 @@ class PrunedSearch:
         """
         kept = gathering_positions(query, self._frequencies, p, order, self._dim, k=k, candidates=candidates)
         asked: Any = self._table.search(query.embeddings[kept], vector_column_name=self._vector, query_type="vector")
-        asked = asked.distance_type("cosine").limit(max(candidates, k)).select([self._docno, self._vector])
+        asked = asked.distance_type("cosine").limit(max(candidates, k)).select([self._docno, self._vector, "_distance"])
         if nprobes is not None:
             asked = asked.nprobes(nprobes)
         if where is not None:

@@ -16,9 +16,9 @@ from ..frequencies import Frequencies
 from ..records import EncodedText, Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
-require("pymilvus", "milvus")
+require("pymilvus", "milvus")  # says which pip line is missing, where the imports below would only fail
 
-from pymilvus import MilvusClient
+from pymilvus import MilvusClient  # noqa: E402
 
 
 class PrunedSearch:
@@ -77,7 +77,8 @@ class PrunedSearch:
             filter=f"{self._docno} in {json.dumps(sorted(docnos), ensure_ascii=False)}",
             output_fields=[self._docno, self._vector],
         )
-        entities.sort(key=lambda entity: entity[self._docno])
+        # In a new list: those of pymilvus read their vectors late and by place, so that sorting one would mix them up.
+        entities = sorted(entities, key=lambda entity: entity[self._docno])
         names, lengths = np.unique([entity[self._docno] for entity in entities], return_counts=True)
         rows = np.array([entity[self._vector] for entity in entities], dtype=np.float32)
         return best_documents(query, [str(name) for name in names], rows, lengths, k)

@@ -16,9 +16,9 @@ from ..frequencies import Frequencies
 from ..records import EncodedText, Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
-require("qdrant_client", "qdrant")
+require("qdrant_client", "qdrant")  # says which pip line is missing, where the imports below would only fail
 
-from qdrant_client import QdrantClient, models
+from qdrant_client import QdrantClient, models  # noqa: E402
 
 
 class PrunedSearch:

@@ -15,9 +15,9 @@ from ..frequencies import Frequencies
 from ..records import EncodedText, Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
-require("voyager", "voyager")
+require("voyager", "voyager")  # says which pip line is missing, where the imports below would only fail
 
-from voyager import Index, RecallError
+from voyager import Index, RecallError  # noqa: E402
 
 
 class PrunedSearch:
@@ -51,9 +51,7 @@ class PrunedSearch:
 
         `query_ef` is Voyager's depth of the search, None: that of the index.
         """
-        kept = gathering_positions(
-            query, self._frequencies, p, order, self._index.num_dimensions, k=k, k_prime=k_prime
-        )
+        kept = gathering_positions(query, self._frequencies, p, order, self._index.num_dimensions, k=k, k_prime=k_prime)
         if len(self._index) == 0:
             return []
         nearest, depth = min(k_prime, len(self._index)), -1 if query_ef is None else query_ef
