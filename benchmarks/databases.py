@@ -13,6 +13,7 @@ graph over the multivectors, as Qdrant recommends for them, and compares the que
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -173,7 +174,12 @@ def exact_tens(queries: dict[str, EncodedText], documents: list[Document]) -> Ru
 def documents_scored(adapter: ModuleType, search: Search, queries: list[EncodedText], setting: dict[str, Any]) -> float:
     """The mean number that was scored here; 0 if the database did it."""
     counts, score = [], adapter.best_documents
-    adapter.best_documents = lambda query, docnos, *rest: counts.append(len(docnos)) or score(query, docnos, *rest)
+
+    def counted(query: EncodedText, docnos: list[str], *rest: Any) -> Any:
+        counts.append(len(docnos))
+        return score(query, docnos, *rest)
+
+    adapter.best_documents = counted
     for query in queries:
         search(query, **setting)
     adapter.best_documents = score
@@ -218,7 +224,11 @@ def main() -> None:
     home.mkdir(parents=True, exist_ok=True)
     for engine in options.engines:
         started = perf_counter()
-        search, adapter = OPEN[engine](home / engine, documents, frequencies)
+        try:
+            search, adapter = OPEN[engine](home / engine, documents, frequencies)
+        except ImportError as error:
+            print(f"{engine} is left out: {error}", file=sys.stderr)
+            continue
         progress_line = f"{engine}: opened in {perf_counter() - started:.0f} s"
         depth, values = DEPTHS[engine]
         settings = [{depth: value, "p": p, "order": order} for value in values for p, order in KEPT]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from conftest import random_documents, random_text
 
 from secateurs import Document, EncodedText, Frequencies
-from secateurs.errors import SecateursError, UsageError
+from secateurs.errors import UsageError
 from secateurs.kernels.maxsim import maxsim
 
 ENGINES = ("lancedb", "qdrant", "voyager", "milvus")
@@ -294,13 +293,3 @@ def test_elements_of_voyager_that_no_document_has_are_left_out(frequencies: Freq
     for ids, message in (([1, 1], "two documents"), ([-1], "negative")):
         with pytest.raises(UsageError, match=message):
             PrunedSearch(index, {"middle": ids}, frequencies)
-
-
-def test_without_its_package_a_database_names_the_pip_line(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib
-
-    package = {"qdrant": "qdrant_client", "milvus": "pymilvus"}.get(engine, engine)
-    monkeypatch.delitem(sys.modules, f"secateurs.integrations.{engine}", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
-    with pytest.raises(SecateursError, match=rf'pip install "secateurs\[{engine}\]"'):
-        importlib.import_module(f"secateurs.integrations.{engine}")

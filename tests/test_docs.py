@@ -40,7 +40,15 @@ def test_python_blocks_run(page: str, tmp_path: Path, index_path: Path, monkeypa
 
 
 def test_the_pages_that_should_show_python_do() -> None:
-    pages = {"README.md", "quickstart.md", "how-it-works.md", "encoders.md", "pyterrier.md", "integrations.md"}
+    pages = {
+        "README.md",
+        "quickstart.md",
+        "how-it-works.md",
+        "encoders.md",
+        "pyterrier.md",
+        "integrations.md",
+        "databases.md",
+    }
     assert pages <= set(WITH_PYTHON)
 
 

@@ -88,9 +88,12 @@ def test_a_file_that_is_not_there_or_has_no_counts_is_a_clear_error(tmp_path: Pa
     path = tmp_path / "counts"
     count([[1, 2], [2]]).save(path)
     whole = path.read_bytes()
-    other = tmp_path / "other.npz"
-    np.savez(other, token_ids=np.array([2, 1]), collection=np.array([1, 1]), document=np.array([1, 1]))
-    for content in (b"", b"text", whole[: len(whole) // 2], other.read_bytes()):
+    ones = np.array([1, 1])
+    contents = [b"", b"text", whole[: len(whole) // 2]]
+    for token_ids, counts in (([2, 1], ones), ([1, 2, 3], ones), (7, ones), ([1, 2], [0.5, 0.5]), (["a", "b"], ones)):
+        np.savez(tmp_path / "other.npz", token_ids=token_ids, collection=counts, document=ones)
+        contents.append((tmp_path / "other.npz").read_bytes())
+    for content in contents:
         path.write_bytes(content)
         with pytest.raises(SecateursError, match="has no frequencies"):
             Frequencies.load(path)

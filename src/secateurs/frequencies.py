@@ -97,13 +97,16 @@ class Frequencies:
             if not zipfile.is_zipfile(path):  # np.load would take it for something else
                 raise ValueError("it is no .npz file")
             with np.load(path, allow_pickle=False) as arrays:
-                loaded = cls(*(arrays[name] for name in ("token_ids", "collection", "document")))
-            shapes = {array.shape for array in (loaded.token_ids, loaded.collection, loaded.document)}
-            if shapes != {(len(loaded.token_ids),)} or (np.diff(loaded.token_ids.astype(np.int64)) < 1).any():
+                token_ids, collection, document = (arrays[name] for name in ("token_ids", "collection", "document"))
+            if {array.shape for array in (token_ids, collection, document)} != {(token_ids.size,)}:
                 raise ValueError("its ids and counts do not fit together")
+            if {array.dtype.kind for array in (token_ids, collection, document)} != {"i"}:
+                raise ValueError("its ids and counts are no whole numbers")
+            if (np.diff(token_ids.astype(np.int64)) < 1).any():
+                raise ValueError("its ids do not ascend")
         except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise SecateursError(f"{path} has no frequencies ({error}): Frequencies.save writes them") from error
-        return loaded
+        return cls(token_ids.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
 
     def __add__(self, other: Frequencies) -> Frequencies:
         ids = np.union1d(self.token_ids, other.token_ids).astype(np.int32)

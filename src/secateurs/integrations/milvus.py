@@ -1,7 +1,7 @@
 """Milvus: pruned search of a collection with one entity per document embedding, on a server or in Milvus Lite.
 
 The kept embeddings are searched in one request. A second request fetches all embeddings of the documents of the
-entities that were found, which are scored with all of the query's. It is fast only with an index of the docno field.
+entities that were found, which are scored with all of the query's. The docno field should have an index for that.
 """
 
 from __future__ import annotations
