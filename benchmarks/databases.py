@@ -30,10 +30,10 @@ from secateurs.kernels.maxsim import maxsim
 Run = dict[str, list[tuple[str, float]]]
 Search = Callable[..., list[tuple[str, float]]]
 DEPTHS = {
-    "lancedb": ("candidates", (100, 200)),
+    "lancedb": ("candidates", (25, 100, 200)),
     "qdrant": ("candidates", (100, 500)),
-    "voyager": ("k_prime", (50, 200)),
-    "milvus": ("k_prime", (50, 200)),
+    "voyager": ("k_prime", (15, 50, 100)),
+    "milvus": ("k_prime", (15, 50, 100)),
 }
 KEPT: tuple[tuple[int | None, str], ...] = ((None, "rarity"), (6, "rarity"), (3, "rarity"), (3, "icf"))
 

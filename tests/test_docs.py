@@ -40,16 +40,8 @@ def test_python_blocks_run(page: str, tmp_path: Path, index_path: Path, monkeypa
 
 
 def test_the_pages_that_should_show_python_do() -> None:
-    pages = {
-        "README.md",
-        "quickstart.md",
-        "how-it-works.md",
-        "encoders.md",
-        "pyterrier.md",
-        "integrations.md",
-        "databases.md",
-    }
-    assert pages <= set(WITH_PYTHON)
+    pages = {"README.md", "quickstart.md", "how-it-works.md", "encoders.md", "pyterrier.md", "integrations.md"}
+    assert pages | {"databases.md"} <= set(WITH_PYTHON)
 
 
 def test_every_command_shown_exists_with_the_options_shown() -> None:
