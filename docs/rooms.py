@@ -27,7 +27,7 @@ class Room(NamedTuple):
 
 LAYERS: tuple[tuple[Room, ...], ...] = (
     (Room("cli", "parse, call the library, print", ("cli", "__main__"), query="1, 9", document="1"),),
-    (Room("integrations", "PyTerrier, LangChain, Haystack, PyLate, MCP, others", ("integrations",)),),
+    (Room("integrations", "frameworks, databases, MCP, PyTerrier", ("integrations",)),),
     (
         Room("service", "HTTP and the explorer page", ("service",)),
         Room("lab", "experiments, reproductions", ("lab", "demo")),

@@ -59,6 +59,10 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ("rerankers", "rerankers", "rerankers"),
         ("pylate", "pylate", "pylate"),
         ("mteb", "mteb", "mteb"),
+        ("lancedb", "lancedb", "lancedb"),
+        ("qdrant", "qdrant_client", "qdrant"),
+        ("voyager", "voyager", "voyager"),
+        ("milvus", "pymilvus", "milvus"),
     ],
 )
 def test_an_integration_without_its_package_names_the_pip_line(
