@@ -300,6 +300,7 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
                 plot.plot(row.documents.mean(), getattr(row, value).mean(), "k*", markersize=9, label=label)
             plot.spines[["top", "right"]].set_visible(False)
             plot.tick_params(labelsize=7)
+            plot.locator_params(axis="x", nbins=4)  # five-digit numbers would overlap
             if value == "overlap":
                 plot.set_title(name, fontsize=9)
                 plot.set_ylim(0, 1.04)

@@ -185,13 +185,13 @@ def with_mean(counts: dict[int, int]) -> Frequencies:
     return replace(Frequencies.from_counts(counts), centre=MEAN)
 
 
-def test_focus_is_three_quarters_of_the_mean_product_with_other_words_less_that_with_the_mean() -> None:
-    """Words 0 and 1: 3/4 (1 + 0.6) / 2 - 0.54 = 0.06. Word 2: 3/4 (0.6 + 0.6) / 2 - 0.9 = -0.45. Specials: 0."""
+def test_focus_is_half_the_mean_product_with_other_words_less_that_with_the_mean() -> None:
+    """Words 0 and 1: 1/2 (1 + 0.6) / 2 - 0.54 = -0.14. Word 2: 1/2 (0.6 + 0.6) / 2 - 0.9 = -0.6. Specials: 0."""
     rows = np.vstack([np.ones((1, 2)), TWO_AND_THE_MEAN])
     q = EncodedText(rows, [9, 1, 2, 3], [TokenKind.CLS, W, W, W])
-    assert focuses(q, MEAN, 0.75).tolist() == pytest.approx([0, 0.06, 0.06, -0.45])
+    assert focuses(q, MEAN, 0.5).tolist() == pytest.approx([0, -0.14, -0.14, -0.6])
     alone = EncodedText(rows[:2], [9, 1], [TokenKind.CLS, W])
-    assert focuses(alone, MEAN, 0.75).tolist() == pytest.approx([0, -0.54])
+    assert focuses(alone, MEAN, 0.5).tolist() == pytest.approx([0, -0.54])
 
 
 def test_focus_puts_words_first_that_are_like_the_others_and_unlike_the_mean_whatever_their_frequency() -> None:
@@ -223,10 +223,10 @@ def test_focus_without_the_mean_of_the_documents_is_rarity(
 
 
 def test_a_word_is_worth_its_focus_above_that_of_the_least_focused_word_and_a_tenth() -> None:
-    """The words have the focus 0.06, 0.06 and -0.45, and no document has the second."""
+    """The words have the focus -0.14, -0.14 and -0.6, and no document has the second."""
     rows = np.vstack([np.ones((1, 2)), TWO_AND_THE_MEAN])
     q = EncodedText(rows, [9, 1, 2, 3], [TokenKind.CLS, W, W, W])
-    assert worths(q, with_mean({1: 4, 3: 4})).tolist() == pytest.approx([0, 0.61, 0.1, 0.1])
+    assert worths(q, with_mean({1: 4, 3: 4})).tolist() == pytest.approx([0, 0.56, 0.1, 0.1])
 
 
 def test_without_the_mean_of_the_documents_a_word_is_worth_more_the_rarer_it_is() -> None:

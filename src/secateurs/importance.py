@@ -17,7 +17,7 @@ for the summary, it is `icf`.
 words of the query and unlike the mean of all document embeddings: with q_i the embedding of a word, c that mean, and
 the other words j of the query,
 
-    focus_i = 3/4 mean_j(q_i . q_j)  -  q_i . c
+    focus_i = 1/2 mean_j(q_i . q_j)  -  q_i . c
 
 Both products tell what a count cannot. A word that the encoder has read as part of what is asked lies in the direction
 of the other words; a word that says little, such as "how", lies near the mean. Without that mean, it is `rarity`.
@@ -54,7 +54,7 @@ _RANK_OF_KIND[TokenKind.MASK] = 4
 _RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`, it is a special like any other
 _SUMMARY_BEFORE_SPECIALS = _RANK_OF_KIND.astype(np.float64)
 _SUMMARY_BEFORE_SPECIALS[TokenKind.SUMMARY] = 0.5  # after the words
-_OTHER_WORDS = 0.75  # what the other words count for in `focus`; docs/importance.md has how it was chosen
+_OTHER_WORDS = 0.5  # what the other words count for in `focus`; docs/importance.md has how it was chosen
 _LEAST_WORTH = 0.1  # of a word
 _BACKGROUND_SHARE = 0.9  # of the background in `rarity`; docs/importance.md has how it was chosen
 _GENERAL_TOKENS = 1000  # of the background count as the collection's: a few documents say little
