@@ -24,7 +24,7 @@ from .effort import PLACES, make_plan
 from .errors import DamagedIndexError
 from .frequencies import Frequencies
 from .gather import gatherer
-from .importance import order_positions, rarities
+from .importance import order_positions, worths
 from .pruning import keep
 from .records import (
     EncodedText,
@@ -165,10 +165,10 @@ def decide(
     if settings.weights is not None:
         query = weigh(query, matching.frequencies)
     ordered = order_positions(settings.order, query, matching.frequencies)
-    by_rarity = rarities(query, matching.frequencies)[ordered]
+    worth = worths(query, matching.frequencies)[ordered]
     plan = make_plan(
         settings,
-        by_rarity,
+        worth,
         searched.gatherers,
         len(searched),
         matching.documents,
@@ -176,7 +176,7 @@ def decide(
         searched.places,
     )
     if plan.budget_ms is not None and matching.documents:
-        plan = spend(plan, by_rarity, len(query), searched.costs())
+        plan = spend(plan, worth, len(query), searched.costs())
     kept = keep(ordered, plan.p)
     watch.lap("prune")
     return Decision(query, plan, ordered, kept, matching)
