@@ -95,7 +95,7 @@ def test_search_prints_json_that_equals_the_library(animals: Path) -> None:
     assert done["hits"][0]["metadata"] == {"year": 2020}
     assert done["stats"]["embeddings_kept"] == 2
     assert done["plan"] == asdict(ranking.plan)
-    assert done["plan"]["order"] == "rarity"
+    assert done["plan"]["order"] == "focus"
 
 
 @pytest.mark.parametrize("source", ["file", "-"])

@@ -349,11 +349,10 @@ def test_importance_can_follow_what_matches(tmp_path: Path) -> None:
     documents += [Document("y", "", {"part": "y"}, text(2))]
     index = Index.build(tmp_path / "i.sec", documents, encoder=None)
     query = text(1, 2)
-    assert index.search(query, p=1, where="part = 'y'").kept == (1,)  # in all: 7 times 1, 3 times 2
-    assert index.search(query, p=1, where="part = 'y'", frequencies="matching").kept == (0,)  # in y: 2 and 3 times
-    assert (
-        index.explain(query, "y", p=1, where="part = 'y'", frequencies="matching").tokens[0].collection_frequency == 2
-    )
+    how: dict[str, Any] = {"p": 1, "order": "icf", "where": "part = 'y'"}
+    assert index.search(query, **how).kept == (1,)  # in all: 7 times 1, 3 times 2
+    assert index.search(query, **how, frequencies="matching").kept == (0,)  # in y: 2 and 3 times
+    assert index.explain(query, "y", **how, frequencies="matching").tokens[0].collection_frequency == 2
     with pytest.raises(UsageError, match="frequencies is one of collection, matching"):
         index.search(query, frequencies="all")
 

@@ -235,6 +235,15 @@ def test_without_the_mean_of_the_documents_a_word_is_worth_more_the_rarer_it_is(
     assert worths(q, Frequencies.from_counts({1: 7, 3: 7})).tolist() == pytest.approx([np.log(2), np.log(16), 0])
 
 
+def test_the_mean_of_two_collections_counts_their_embeddings() -> None:
+    """3 embeddings with the mean (0.9, 0) and 1 with (0.1, 0.8) have the mean (0.7, 0.2)."""
+    one = replace(Frequencies.from_counts({5: 1}), centre=np.array([0.1, 0.8], dtype=np.float32))
+    for total in (with_mean({1: 2, 2: 1}) + one, one + with_mean({1: 2, 2: 1})):
+        assert total.centre == pytest.approx([0.7, 0.2])
+    same = with_mean({1: 2}) + with_mean({2: 5}) + Frequencies.from_counts({3: 9})
+    assert np.array_equal(same.centre, MEAN)  # type: ignore[arg-type]
+
+
 def test_focus_under_a_filter_has_the_mean_of_the_whole_collection(tmp_path: Path) -> None:
     index = Index.build(tmp_path / "i.sec", random_documents(300), encoder=None)
     q = random_text(np.random.default_rng(0), 8)

@@ -94,7 +94,7 @@ def test_the_scores_are_exact_and_titles_are_in_front(encoder: OnnxEncoder) -> N
     model = SecateursSearch(encoder, store="float16", effort="exact")
     found = searched(model, make_task("Retrieval"), top_k=2)
     texts = {docno: f"{title} {text}".strip() for docno, (title, text) in DOCUMENTS.items()}
-    ranked = rerank(encoder, ASKED["q1"], list(texts.values()))[:2]
+    ranked = rerank(ASKED["q1"], list(texts.values()), encoder)[:2]
     assert list(found["q1"]) == [list(texts)[text.number] for text in ranked]
     assert list(found["q1"].values()) == pytest.approx([text.score for text in ranked], abs=0.1)  # merged repeats
     assert found["q4"] == {}

@@ -68,7 +68,7 @@ def test_a_single_document_no_document_and_an_asynchronous_call(compass: Secateu
 def test_the_scores_are_those_of_rerank(encoder: OnnxEncoder) -> None:
     results = SecateursRanker(encoder).rank(QUERY, TEXTS)
     assert [result.doc_id for result in results] == [3, 1, 0, 2]
-    expected = rerank(encoder, QUERY, TEXTS)
+    expected = rerank(QUERY, TEXTS, encoder)
     assert [result.score for result in results][:3] == [text.score for text in expected][:3]
     assert [result.relevance for result in results] == [text.relevance for text in expected]
 

@@ -308,7 +308,7 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     (SEARCH, {"query": "a", "p": 0}, 422, "p", "greater than or equal to 1"),
     (SEARCH, {"query": "a", "p": 10**30}, 422, "p", "less than or equal to 512"),
     (SEARCH, {"query": "a", "p": "some"}, 422, "p", "input should be a valid integer, or 'auto' or 'all'"),
-    (SEARCH, {"query": "a", "order": "best"}, 422, "order", "'rarity', 'icf', 'idf', 'first' or 'random'"),
+    (SEARCH, {"query": "a", "order": "best"}, 422, "order", "'focus', 'rarity', 'icf', 'idf', 'first' or 'random'"),
     (SEARCH, {"query": "a", "effort": "most"}, 422, "effort", "'fast', 'balanced', 'thorough' or 'exact'"),
     (SEARCH, {"query": "a", "gather": "magic"}, 422, "gather", "'cells'"),
     (SEARCH, {"query": "a", "gather": "faiss"}, 422, "gather", "library is prepared for cells, exhaustive only"),

@@ -14,7 +14,7 @@ pytest.importorskip("fastapi", reason='pip install "secateurs[serve]"')
 playwright: Any = pytest.importorskip("playwright.sync_api", reason="pip install playwright, to try the page")
 from service import KEY, running  # noqa: E402
 
-from secateurs import Index  # noqa: E402
+from secateurs import Index, TokenKind  # noqa: E402
 from secateurs.encoders.onnx import OnnxEncoder  # noqa: E402
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -27,7 +27,7 @@ HOSTILE = [
     {"docno": "rtl", "text": "דג זהב goldfish גדל בבריכה \u202e reversed \u202c", "lang": "he"},
     {"docno": "emoji 🐟", "text": "🐟🐟🐟🐟🐟 👩‍👩‍👧 goldfish 🐟 grow"},
     {"docno": "x" * 3000, "text": "a goldfish " + "w" * 100_000 + " grows"},
-    {"docno": "no words", "text": "."},
+    {"docno": "no words", "text": ".", "in": "it's a pond", "<b>odd": 2020, "seen": True, "at": {"depth": [3, 4]}},
 ]
 
 
@@ -87,7 +87,11 @@ def test_typing_shows_the_ranking_of_the_library(page: Any, address: str, index:
     ranking = index.search(QUERY)
     assert docnos(page) == [hit.docno for hit in ranking]
     kept = page.locator(".chip.kept .token").all_inner_texts()
-    assert kept[:2] == [index.token_text(int(ranking.query.token_ids[ranking.kept[0]])), "whole query"]
+    query = ranking.query
+    assert kept == [
+        "whole query" if query.token_kinds[i] == TokenKind.SUMMARY else index.token_text(int(query.token_ids[i]))
+        for i in ranking.kept
+    ]
     assert f"{ranking.stats.documents_gathered} of" in page.locator("#results-facts").inner_text()
 
 
@@ -181,17 +185,22 @@ def test_a_wrong_filter_says_which_keys_there_are(page: Any, address: str) -> No
 
 
 def test_keys_that_the_server_names_begin_a_filter(page: Any, address: str) -> None:
-    fields = {
-        "kind": {"types": ["text"], "documents": 494, "example": "it's a method"},
-        "<b>odd": {"types": ["number"], "documents": 3, "example": 2020},
-    }
-    page.route("**/v1/indexes/library/fields", lambda route: route.fulfill(json={"fields": fields}))
-    page.goto(f"{address}#index=library&q={QUERY}")
-    page.get_by_role("button", name="kind", exact=True).click()
+    page.goto(f"{address}#index=hostile&q=goldfish")
+    page.wait_for_selector("#hits li")
     field = page.get_by_role("textbox", name="Filter")
-    assert field.input_value() == "kind = 'it''s a method'"
-    page.get_by_role("button", name="<b>odd", exact=True).click()
-    assert field.input_value() == "kind = 'it''s a method' and \"<b>odd\" >= 2020"
+    written = []
+    for name, comparison in (
+        ("in", "\"in\" = 'it''s a pond'"),
+        ("<b>odd", '"<b>odd" >= 2020'),
+        ("seen", "seen = true"),
+        ("at.depth", "at.depth >= 3"),
+    ):
+        page.get_by_role("button", name=name, exact=True).click()
+        written.append(comparison)
+        assert field.input_value() == " and ".join(written)
+    page.wait_for_function("() => document.querySelectorAll('#hits h3').length === 1")
+    assert docnos(page) == ["no words"]  # each comparison is that of the document
+    assert page.get_by_role("alert").is_hidden()
 
 
 def test_a_chip_says_how_often_its_token_occurs_and_sets_p(page: Any, address: str, index: Index) -> None:

@@ -121,7 +121,7 @@ class Frequencies:
             self.collection_frequency(ids) + other.collection_frequency(ids),
             self.document_frequency(ids) + other.document_frequency(ids),
             self.background or other.background,
-            other.centre if self.centre is None else self.centre,
+            _mean(self, other),
             other.one_token if self.one_token is None else self.one_token,
         )
 
@@ -144,6 +144,12 @@ class Frequencies:
             raise UsageError(f"the mean of all embeddings is a vector of numbers, not {centre!r:.100}")
         return replace(self, centre=mean.astype(np.float32))
 
+    def emptied(self) -> Frequencies:
+        """No counts, to which those of documents of this collection are added: what else is known stays as it is."""
+        # Some documents may have one token type of many: then the frequencies still tell tokens apart.
+        one_token = self.mean_without_token_ids() is not None
+        return replace(Frequencies.none(), background=self.background, centre=self.centre, one_token=one_token)
+
     def with_background(self, background: Frequencies | None) -> Frequencies:
         return replace(self, background=background)
 
@@ -160,6 +166,16 @@ class Frequencies:
             return np.zeros(wanted.shape, dtype=np.int64)
         slots = np.minimum(np.searchsorted(self.token_ids, wanted), len(self.token_ids) - 1)
         return np.where(self.token_ids[slots] == wanted, counts[slots], 0)
+
+
+def _mean(a: Frequencies, b: Frequencies) -> NDArray[np.float32] | None:
+    """The mean of all embeddings of both, as far as it is known."""
+    if a.centre is None or b.centre is None:
+        return b.centre if a.centre is None else a.centre
+    if np.array_equal(a.centre, b.centre):  # that of shards with a common codebook stays as it is, to the last bit
+        return a.centre
+    both = a.embeddings * a.centre.astype(np.float64) + b.embeddings * b.centre.astype(np.float64)
+    return (both / max(a.embeddings + b.embeddings, 1)).astype(np.float32)
 
 
 def _checked_ids(given: ArrayLike) -> NDArray[np.int32]:

@@ -167,7 +167,7 @@ EncoderSettings = Annotated[
     typer.Option(
         "--setting",
         metavar="NAME=VALUE",
-        help="A setting of an onnx encoder, such as overlap=64; the index remembers it. May be repeated.",
+        help="A setting of an onnx encoder, such as overlap=64; an index remembers it. May be repeated.",
     ),
 ]
 StoreOption = Annotated[

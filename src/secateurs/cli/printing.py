@@ -295,7 +295,7 @@ def tokens_of(index: AnyIndex, ranking: Ranking) -> list[str]:
     """The tokens that gathered, most important first; a summary by what it is, because its token says nothing."""
     query = ranking.query
     return [
-        "summary"
+        "whole query"
         if query.token_kinds[position] == TokenKind.SUMMARY
         else index.token_text(int(query.token_ids[position]))
         for position in ranking.kept

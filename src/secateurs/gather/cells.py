@@ -110,8 +110,8 @@ class CellGatherer:
     ) -> tuple[list[_Batch], _Summary | None]:
         """The nearest cells of each kept embedding; and the query's summary, if documents have one to compare."""
         embeddings = query.weighted[kept]
-        at, summary = self._summary(query)
-        is_summary = kept == at
+        at = self._summary_position(query)
+        is_summary = np.zeros(len(kept), dtype=bool) if at is None else kept == at
         batches = []
         for first in range(0, len(kept), _EMBEDDINGS_AT_ONCE):
             stop_if_cancelled()
@@ -121,18 +121,14 @@ class CellGatherer:
             wanted = min(int(nprobe[part].max()) + 1, self._centroids.count)
             cells, products = self._centroids.nearest(rounded, wanted)
             batches.append(_Batch(first, cells, products, nprobe[part], np.where(is_summary[part], 0.0, unit)))
-        return batches, summary
+        return batches, None if at is None else _summary(query, at)
 
-    def _summary(self, query: EncodedText) -> tuple[int, _Summary | None]:
-        """The position of the query's first summary; -1 and None if it has none, or if a segment has none."""
+    def _summary_position(self, query: EncodedText) -> int | None:
+        """That of the query's first summary; None if it has none, or if a segment has none."""
         positions = np.flatnonzero(query.token_kinds == TokenKind.SUMMARY)
         if len(positions) == 0 or any(segment.summaries is None for segment in self._segments):
-            return -1, None
-        at = int(positions[0])
-        (rounded,), (unit,) = round_query(query.weighted[at : at + 1])
-        filled = np.zeros(packed_width(len(rounded)), dtype=np.int8)
-        filled[: len(rounded)] = rounded
-        return at, _Summary(filled, float(unit) * times_counted(query))
+            return None
+        return int(positions[0])
 
     def _add_segment(
         self,
@@ -155,6 +151,13 @@ class CellGatherer:
         allowed_here = _EVERY_DOCUMENT if allowed is None else allowed[first : first + documents]
         kept: int = take_points(found, count, seen, allowed_here, self._documents - 1 - first)
         return kept
+
+
+def _summary(query: EncodedText, at: int) -> _Summary:
+    (rounded,), (unit,) = round_query(query.weighted[at : at + 1])
+    filled = np.zeros(packed_width(len(rounded)), dtype=np.int8)
+    filled[: len(rounded)] = rounded
+    return _Summary(filled, float(unit) * times_counted(query))
 
 
 def times_counted(query: EncodedText) -> float:

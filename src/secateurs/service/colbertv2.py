@@ -35,7 +35,7 @@ class ColBERTv2Answer(BaseModel):
         total = sum(exponentials) or 1.0
         passages = [
             Passage(
-                text=hit.text,
+                text=hit.text or "",  # never null here: no `fields` are chosen
                 pid=hit.docno,
                 rank=hit.rank,
                 score=hit.score,

@@ -48,8 +48,7 @@ class SearchedShards:
         if len(parts) == self.shards:  # a shard that is missing may have the key
             check_keys(Filter.parse(settings.where), KnownKeys.merged(keys for _, _, keys in parts))
         if of_matching:
-            empty = Frequencies.none().with_background(frequencies.background)
-            frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), empty)
+            frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), frequencies.emptied())
         return Matching(sum(count for count, _, _ in parts), frequencies)
 
     def costs(self) -> Costs:

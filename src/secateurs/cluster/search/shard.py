@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -113,10 +113,12 @@ class Shard:
     def matching(self, commit: int, where: str, with_frequencies: bool) -> tuple[int, Frequencies | None, KnownKeys]:
         """How many documents match a filter, with `with_frequencies` their token frequencies, and the filter's keys.
 
-        Without the background: the caller has it, and it is larger than the rest.
+        Without the background and the mean: the caller has those of the whole collection.
         """
         filtered = self._at(commit).filtered(where, strict=False)
-        frequencies = filtered.frequencies.with_background(None) if with_frequencies else None
+        frequencies = None
+        if with_frequencies:
+            frequencies = replace(filtered.frequencies, background=None, centre=None)
         return filtered.count, frequencies, filtered.keys
 
     def facets(self, commit: int, keys: Sequence[str], where: str | None) -> tuple[dict[str, Counts], KnownKeys]:

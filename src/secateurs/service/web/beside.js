@@ -1,7 +1,7 @@
 // What a ranking is compared with: the same search with one setting changed.
 
 const P = ["auto", 1, 2, 3, 4, 6, 8];
-const ORDERS = ["rarity", "icf", "idf", "first", "random"];
+const ORDERS = ["focus", "rarity", "icf", "idf", "first", "random"];
 const EFFORTS = ["fast", "balanced", "thorough", "exact"];
 
 export const ALL = "all"; // all embeddings gather

@@ -2,7 +2,7 @@
 
 import { el, number } from "./dom.js";
 
-const PLAIN = /^[A-Za-z_]\w*(\.\w+)*$/;
+const PLAIN = /^(?!(and|or|not|in|is|null|true|false)$)[a-z_]\w*(\.\w+)*$/i; // the others need quotes
 const quoted = (text, quote) => quote + text.replaceAll(quote, quote + quote) + quote;
 
 function comparison(name, { example }) {

@@ -2,7 +2,7 @@
 
 import { ALL, isChoice } from "./beside.js";
 
-const ORDERS = ["rarity", "icf", "idf", "first", "random"];
+const ORDERS = ["focus", "rarity", "icf", "idf", "first", "random"];
 const WEIGHTS = ["none", "idf"];
 
 let settled; // the query that was last submitted or arrived at, and its address
@@ -15,7 +15,7 @@ export function readState() {
     index: given.get("index") ?? "",
     q: given.get("q") ?? "",
     p: /^[1-9]\d{0,3}$/.test(p ?? "") ? Number(p) : "auto",
-    order: ORDERS.includes(given.get("order")) ? given.get("order") : "rarity",
+    order: ORDERS.includes(given.get("order")) ? given.get("order") : "focus",
     weights: WEIGHTS.includes(given.get("weights")) ? given.get("weights") : "none",
     where: given.get("where") ?? "",
     beside: isChoice(given.get("beside")) ? given.get("beside") : ALL,
