@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from time import perf_counter
@@ -122,7 +123,8 @@ class AnyIndex(ABC):
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
         """The first stage alone: docnos of the documents that `search` with these settings would score.
 
-        With gather="cells" on one index, the highest approximate score comes first.
+        With gather="cells" on one index, the highest approximate score comes first, with gather="text" the highest
+        BM25.
         """
 
     @abstractmethod
@@ -287,7 +289,7 @@ class AnyIndex(ABC):
             encoded = query
         elif isinstance(query, str):
             check_query_text(query)
-            encoded = self.encoder.encode_query(query)
+            encoded = replace(self.encoder.encode_query(query), text=query)
         else:
             raise UsageError(f"a query is a text or an EncodedText, not {type(query).__name__}")
         if len(encoded) == 0:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from .cancellation import stop_if_cancelled
 from .gather import gatherer
+from .gather.text import score_words
 from .importance import word_rarity
-from .records import EncodedText, SearchSettings, TokenKind
+from .records import EncodedText, SearchSettings, TokenKind, ways
 from .relevance import Curve, relevances
 from .search import Decision, Searchable, Searched, decide, gather, score
 from .storage.snapshot import Snapshot
@@ -41,10 +42,11 @@ class Explanation:
     docno: str
     score: float  # the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
     relevance: float  # as that of a hit
-    gathered: bool  # at least one kept embedding gathers it
+    gathered: bool  # at least one kept embedding gathers it, or with gather="text" a word
     rank: int | None  # among the documents that were scored; None if it was not scored
     documents_scored: int
     tokens: tuple[TokenExplanation, ...]  # in order of importance
+    text_score: float | None = None  # BM25 of the query's words, 0 if it has none; None if no text was used
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Evidence:
     similarity: NDArray[np.float64]  # of the best match, without the weights
     match_positions: tuple[tuple[int, ...], ...]  # of each query position; () in a document without embeddings
     match_token: NDArray[np.int32]  # at the first of them
+    text_score: float | None  # BM25; None if no text was used
+    gathered_by_text: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +120,11 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
         docno=docno,
         score=evidence.score,
         relevance=relevances(decision.query, [evidence.score], Curve.of(index.encoder_spec))[0],
-        gathered=bool(evidence.gathers.any()),
+        gathered=bool(evidence.gathers.any()) or evidence.gathered_by_text,
         rank=1 + sum(standing.better for standing in standings) if is_scored else None,
         documents_scored=sum(standing.scored for standing in standings),
         tokens=tuple(tokens),
+        text_score=evidence.text_score,
     )
 
 
@@ -133,20 +138,29 @@ def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidenc
     best = best_matches(similarities)
     tokens, _ = segment.tokens_of(np.array([number_in_segment]))
     every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
-    gather_with = gatherer(snapshot, decision.plan.gather)
+    by_embeddings = decision.plan.gather.removesuffix("+text")
+    gather_with = gatherer(snapshot, by_embeddings)
     gathers = np.zeros(len(query), dtype=bool)
-    for i, position in enumerate(decision.kept.tolist()):
+    for i, position in enumerate(decision.kept.tolist() if by_embeddings != "text" else []):
         stop_if_cancelled()
         each = every_candidate.nprobe_each
         as_in_search = replace(every_candidate, nprobe_each=each and each[i : i + 1])
         alone, _ = gather_with.gather(query, np.array([position]), as_in_search, decision.matching.allowed)
         gathers[position] = number in alone
+    text_score, allowed = None, decision.matching.allowed
+    if decision.plan.words is not None:
+        text_score = float(score_words(snapshot.segments, decision.plan.words)[number]) if snapshot.embedded else 0.0
     return Evidence(
         score=float(score(snapshot, query, np.array([number]))[0]),
         gathers=gathers,
         similarity=similarities.max(axis=0) if len(similarities) else np.full(len(query), -np.inf),
         match_positions=tuple(tuple(np.flatnonzero(column).tolist()) for column in best.T),
         match_token=tokens[best.argmax(axis=0)] if len(similarities) else np.zeros(len(query), dtype=np.int32),
+        text_score=text_score,
+        gathered_by_text="text" in ways(decision.plan.gather)
+        and bool(text_score)
+        and len(similarities) > 0
+        and (allowed is None or bool(allowed[number])),
     )
 
 

@@ -80,7 +80,7 @@ class Index(AnyIndex):
                     (see secateurs.corpus)
         encoder     a model's name or folder, an Encoder, or None if every Document brings its embeddings
         store       "int8", "int16", "float16" or "residual4": docs/index-format.md compares them
-        gather      ways of gathering to build for: "cells", "faiss" or both; "exhaustive" needs nothing
+        gather      ways of gathering to build for: "cells", "faiss", "text"; "exhaustive" needs nothing
         background  what `rarity` takes as general text: a Background, its name or its file; "auto" is a table of the
                     package if there is one for the encoder's vocabulary; None is no background. The index keeps a copy.
                     Without an encoder, or with one that does not know its vocabulary, "auto" is none, and whether a

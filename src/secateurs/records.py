@@ -33,6 +33,7 @@ class EncodedText:
 
     `cut` counts the wordpieces that the encoder's length limit left out. `weights` are for queries: what each embedding
     counts for in the score, and where documents are gathered by a score. Without them each counts 1, as in Eq. 1.
+    `text` is for queries too: gather="text" looks for its words.
     """
 
     embeddings: NDArray[np.float32]  # (positions, dim)
@@ -40,6 +41,7 @@ class EncodedText:
     token_kinds: NDArray[np.uint8]  # (positions,) of TokenKind
     cut: int = 0
     weights: NDArray[np.float32] | None = None  # (positions,) from 0 to 1,000; None: 1 for each
+    text: str | None = None
 
     def __post_init__(self) -> None:
         # Arrays may come from a user: they are checked here, for every path.
@@ -66,6 +68,10 @@ class EncodedText:
                     f"embeddings, shape {weights.shape}"
                 )
             object.__setattr__(self, "weights", weights)
+        if self.text is not None:
+            if not isinstance(self.text, str):
+                raise UsageError(f"text is a text, or None, not {self.text!r}")
+            check_unicode(self.text)
         object.__setattr__(self, "embeddings", embeddings)
         object.__setattr__(self, "token_ids", token_ids)
         object.__setattr__(self, "token_kinds", token_kinds)
@@ -127,12 +133,16 @@ def is_blank(text: str) -> bool:
     return all(unicodedata.category(character) in _BLANK for character in text)
 
 
-def check_query_text(query: str) -> None:
-    """Raise unless an encoder can encode the query."""
+def check_unicode(query: str) -> None:
     try:
         query.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UsageError(f"the query is not valid Unicode ({error.reason})") from error
+
+
+def check_query_text(query: str) -> None:
+    """Raise unless an encoder can encode the query."""
+    check_unicode(query)
     if is_blank(query):
         raise UsageError("the query is empty: give at least one word")
 
@@ -142,8 +152,8 @@ OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 
 # The words that settings take, as types, so that editors complete them; and as tuples.
 OrderName = Literal["rarity", "icf", "idf", "first", "random"]
-GatherName = Literal["cells", "faiss", "exhaustive"]
-GatherSetting = Literal["auto", "cells", "faiss", "exhaustive"]
+GatherName = Literal["cells", "faiss", "exhaustive", "text"]
+GatherSetting = Literal["auto", "cells", "faiss", "exhaustive", "text", "cells+text"]
 EffortName = Literal["fast", "balanced", "thorough", "exact"]
 FrequenciesName = Literal["collection", "matching"]
 WeightsName = Literal["idf"]
@@ -152,11 +162,17 @@ Order: TypeAlias = OrderName | OrderFunction
 Merge: TypeAlias = float | Literal["auto"] | None  # which embeddings of a document become one: see storage/merging.py
 ORDER_NAMES: tuple[OrderName, ...] = get_args(OrderName)
 GATHERERS: tuple[GatherName, ...] = get_args(GatherName)  # the first that an index was built for is its default
+GATHER_SETTINGS: tuple[GatherSetting, ...] = get_args(GatherSetting)
 EFFORTS: tuple[EffortName, ...] = get_args(EffortName)
 FREQUENCIES: tuple[FrequenciesName, ...] = get_args(FrequenciesName)
 WEIGHTS: tuple[WeightsName, ...] = get_args(WeightsName)  # besides None: equal weights, Eq. 1
 STORES: tuple[StoreName, ...] = get_args(StoreName)
 DEFAULT_STORE: StoreName = "int8"
+
+
+def ways(gather: str) -> set[str]:
+    """What an index must be built for to gather like this."""
+    return set(gather.split("+"))
 
 
 def check_choice(setting: str, value: object, choices: Collection[str]) -> None:
@@ -192,7 +208,7 @@ class SearchSettings:
     gather: GatherSetting = "auto"  # how candidates are found: see gather/
     k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
     nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into
-    candidates: int | None = None  # cells: documents that are scored exactly
+    candidates: int | None = None  # cells, text: documents that are scored exactly; cells+text: so many of each
     effort: EffortName = "balanced"  # what p, gather, nprobe and candidates follow where they are left open
     budget_ms: float | None = None  # cells: milliseconds that a search may take after encoding, instead of an effort
     where: str | None = None  # which documents may be found: see storage/filters.py
@@ -214,7 +230,7 @@ class SearchSettings:
                 _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
         if not callable(self.order):
             check_choice("order", self.order, ORDER_NAMES)
-        check_choice("gather", self.gather, ("auto", *GATHERERS))
+        check_choice("gather", self.gather, GATHER_SETTINGS)
         check_choice("effort", self.effort, EFFORTS)
         check_choice("frequencies", self.frequencies, FREQUENCIES)
         if self.weights is not None and (not isinstance(self.weights, str) or self.weights not in WEIGHTS):
@@ -252,6 +268,15 @@ _DEFAULTS = {field.name: field.default for field in fields(SearchSettings)}
 
 
 @dataclass(frozen=True, slots=True)
+class QueryWords:
+    """The words of a query as BM25 weighs them in the whole collection: see gather/bm25.py."""
+
+    words: tuple[str, ...]  # each once
+    weights: tuple[float, ...]  # of each: its inverse document frequency, times how often the query has it
+    mean_length: float  # words per document
+
+
+@dataclass(frozen=True, slots=True)
 class SearchPlan:
     """Settings with nothing left open: what one search did.
 
@@ -272,6 +297,7 @@ class SearchPlan:
     budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
     min_score: float | None = None
     min_relevance: float | None = None
+    words: QueryWords | None = None  # text: what is looked for
 
 
 def check_p(p: object) -> None:

@@ -21,9 +21,11 @@ from numpy.typing import NDArray
 from .cancellation import count_score_work, stop_if_cancelled
 from .costs import Costs, Shape, fit, spend
 from .effort import PLACES, make_plan
-from .errors import DamagedIndexError
+from .errors import DamagedIndexError, UsageError
 from .frequencies import Frequencies
-from .gather import gatherer
+from .gather import check_built, gatherer
+from .gather.bm25 import WordCounts, weigh_words
+from .gather.text import count_words
 from .importance import order_positions, rarities
 from .pruning import keep
 from .records import (
@@ -31,16 +33,19 @@ from .records import (
     GatherName,
     Hit,
     Positions,
+    QueryWords,
     Ranking,
     SearchPlan,
     SearchSettings,
     SearchStats,
     TokenKind,
+    ways,
 )
 from .relevance import Curve, relevances
 from .storage.documents import StoredDocument
 from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
+from .storage.words import split_words
 from .threads import in_order
 from .weights import weigh
 
@@ -92,6 +97,9 @@ class Searched(Protocol):
         """Of the efforts on the ladder of effort.py."""
 
     def filter(self, settings: SearchSettings) -> Matching: ...
+
+    def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
+        """What BM25 must know of the documents whose frequencies count."""
 
     def costs(self) -> Costs:
         """Of a search in the index, or in each shard at the same time."""
@@ -168,9 +176,21 @@ def decide(
     )
     if plan.budget_ms is not None and matching.documents:
         plan = spend(plan, by_rarity, len(query), searched.costs())
+    if "text" in ways(plan.gather):
+        plan = replace(plan, words=_words(searched, query, settings, matching))
     kept = keep(ordered, plan.p)
     watch.lap("prune")
     return Decision(query, plan, ordered, kept, matching)
+
+
+def _words(searched: Searched, query: EncodedText, settings: SearchSettings, matching: Matching) -> QueryWords:
+    if query.text is None:
+        raise UsageError(
+            f"gather={settings.gather!r} needs the text of the query: search for a text, or give the EncodedText its "
+            "text, as EncodedText(..., text=...)"
+        )
+    words = split_words(query.text)
+    return weigh_words(words, searched.count_words(tuple(dict.fromkeys(words)), settings, matching))
 
 
 def judge(hits: Sequence[Hit], query: EncodedText, plan: SearchPlan, curve: Curve | None) -> tuple[Hit, ...]:
@@ -207,6 +227,11 @@ class OneIndex:
         of_matching = settings.frequencies == "matching"
         return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
 
+    def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
+        check_built(self.snapshot.path, settings.gather, self.gatherers)
+        of_matching = settings.frequencies == "matching"
+        return count_words(self.snapshot, words, matching.allowed if of_matching else self.snapshot.live)
+
     def costs(self) -> Costs:
         return costs_of(self.snapshot)
 
@@ -235,13 +260,14 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
     plan, matching = decision.plan, decision.matching
     if matching.documents == 0:
         return np.empty(0, dtype=np.int64), 0, plan
-    if plan.gather == "cells" and plan.nprobe > snapshot.cells:
+    if "cells" in ways(plan.gather) and plan.nprobe > snapshot.cells:
         each = plan.nprobe_each and tuple(min(nprobe, snapshot.cells) for nprobe in plan.nprobe_each)
         plan = replace(plan, nprobe=snapshot.cells, nprobe_each=each)
     query, kept = decision.query, decision.kept
     documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
-    if plan.where is not None and len(documents) < min(plan.k, matching.documents):
-        # If fewer than k of the matching documents were gathered, score all of them.
+    if plan.where is not None and plan.gather != "text" and len(documents) < min(plan.k, matching.documents):
+        # If fewer than k of the matching documents were gathered, score all of them. By text, the others have no word
+        # of the query.
         plan = replace(plan, gather="exhaustive", nprobe_each=None)
         documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan

@@ -60,7 +60,11 @@ OrderOption = Annotated[
 ]
 GatherOption = Annotated[
     GatherSetting,
-    typer.Option(parser=str, metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto."),
+    typer.Option(
+        parser=str,
+        metavar="NAME",
+        help="How candidates are found: cells, faiss, exhaustive, text, cells+text, or auto.",
+    ),
 ]
 KPrime = Annotated[
     int,
@@ -73,7 +77,7 @@ NProbe = Annotated[
     ),
 ]
 Candidates = Annotated[
-    int | None, typer.Option(parser=whole_number, metavar="N", help="cells: documents to score exactly.")
+    int | None, typer.Option(parser=whole_number, metavar="N", help="cells, text: documents to score exactly.")
 ]
 EffortOption = Annotated[
     EffortName,
@@ -160,7 +164,7 @@ StoreOption = Annotated[
 ]
 BuiltGatherers = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; give the option twice for both."),
+    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss, text; once for each."),
 ]
 MergeOption = Annotated[
     str,

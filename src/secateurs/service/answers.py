@@ -95,6 +95,7 @@ class ExplainAnswer(BaseModel):
     score: float | None = Field(description="The sum of weight x similarity over the tokens")
     relevance: float = Field(description="As that of a hit")
     gathered: bool
+    text_score: float | None = Field(description="BM25 of the query's words; null unless gather is text or cells+text")
     rank: int | None
     documents_scored: int
     tokens: list[TokenMatch]

@@ -18,7 +18,7 @@ from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..importance import word_rarity
-from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
+from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind, ways
 from ..refresh import ThrottledRefresh
 from ..search import Decision, decide
 from .answers import (
@@ -118,6 +118,7 @@ class ServedIndex:
             score=explanation.score if np.isfinite(explanation.score) else None,
             relevance=explanation.relevance,
             gathered=explanation.gathered,
+            text_score=explanation.text_score,
             rank=explanation.rank,
             documents_scored=explanation.documents_scored,
             tokens=[
@@ -143,7 +144,10 @@ class ServedIndex:
         for p in np.unique(np.linspace(1, count, min(count, most)).round().astype(int)).tolist():
             stop_if_cancelled()
             runs = [full]
-            if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
+            if full.plan.gather not in (
+                "exhaustive",
+                "text",
+            ):  # there p changes nothing, and searching again would only take time
                 runs = [self._search(encoded, {**settings, "p": p}) for _ in range(_RUNS)]
             pruned = runs[0]
             stats = pruned.stats
@@ -210,7 +214,7 @@ class ServedIndex:
     def _points_within(self, limits: Limits, query: EncodedText, unpruned: Mapping[str, Any]) -> int:
         """How many points of a curve the limits allow: two at least, or it is refused."""
         work = self._estimate(query, unpruned)
-        if work.gather == 0:  # exhaustive, so that there is one search
+        if work.gather == 0:  # exhaustive or text, so that there is one search
             work.check(limits, unpruned)
             return _MOST_POINTS
         # Beside the unpruned search each point is searched _RUNS times, with half of the embeddings on average.
@@ -223,8 +227,10 @@ class ServedIndex:
         """Refuse what the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
-        if gather not in ("auto", *self.index.gatherers):
+        if gather != "auto" and not ways(gather) <= set(self.index.gatherers):
             raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.gatherers)} only")
+        if "text" in ways(gather) and not isinstance(query, str):
+            raise Problem.of_field("gather", f"{gather} needs the text of the query: send query instead of embeddings")
         if isinstance(query, str) and not self.index.has_encoder:
             raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
 

@@ -151,7 +151,7 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
         if segment.record.name in names
     ]
     folder.mkdir(parents=True)
-    cut = _copy_documents(folder, chosen)
+    cut = _copy_documents(folder, chosen, recipe.has_text)
     parts = [(segment, *rows_of(segment.offsets, numbers)) for segment, numbers in chosen]
     lengths = [np.diff(offsets) for _, _, offsets in parts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
@@ -249,9 +249,9 @@ def _renumbered(
             yield segment.lists, new_numbers
 
 
-def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int64]]]) -> int:
+def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int64]]], has_words: bool) -> int:
     """Into a new database; give how many of them were cut."""
-    writer = DocumentWriter(folder / DOCUMENTS)
+    writer = DocumentWriter(folder / DOCUMENTS, has_words)
     cut_documents = 0
     try:
         for segment, numbers in chosen:
@@ -260,6 +260,7 @@ def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int
                 for stored, cut in segment.documents.get_with_cut(block):
                     writer.add(stored.docno, stored.text, stored.metadata, cut)
                     cut_documents += cut > 0
+        writer.finish()
     finally:
         writer.close()
     return cut_documents

@@ -3,6 +3,7 @@
     documents   number, docno, text, metadata (JSON), cut (tokens beyond the encoder's limit), checksum of the row
     keys        every key of the metadata, also one whose value is null
     facts       every value of the metadata, so that a filter finds its documents without reading the others
+    words, lengths   if the index was built for gather="text": see words.py
 
 A number in `facts` is a number, a text a text, true and false are one-byte blobs: SQLite orders these three apart. A
 list has one fact per entry; an object inside the metadata has facts under "outer.inner"; both have one more that says
@@ -19,6 +20,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -28,6 +30,7 @@ from numpy.typing import NDArray
 from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
+from .words import Postings, WordWriter, read_lengths, read_postings
 
 _VALUES_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 _FEW = 100
@@ -58,13 +61,15 @@ class StoredDocument(NamedTuple):
 
 
 class DocumentWriter:
-    """Documents get the numbers 0, 1, 2, ... in the order in which they come."""
+    """Documents get the numbers 0, 1, 2, ... in the order in which they come. `finish` after the last of them."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, has_words: bool = False) -> None:
+        """With `has_words`, the words of the texts are written too."""
         self._path = path
         self._keys: dict[str, int] = {}
         self._count = 0
         self._closed = False
+        self._words: WordWriter | None = None
         with self._no_room_is_an_error():
             self._connection = sqlite3.connect(path, isolation_level=None)
             # A segment that is interrupted is removed whole, so its database needs no journal.
@@ -77,9 +82,11 @@ class DocumentWriter:
                 CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
                 CREATE TABLE facts (key INTEGER NOT NULL, value NOT NULL, number INTEGER NOT NULL,
                                     PRIMARY KEY (key, value, number)) WITHOUT ROWID;
-                BEGIN;
                 """
             )
+            if has_words:
+                self._words = WordWriter(self._connection, path.with_name("staged.words"))
+            self._connection.execute("BEGIN")
 
     @contextmanager
     def _no_room_is_an_error(self) -> Iterator[None]:
@@ -103,6 +110,8 @@ class DocumentWriter:
                 "INSERT INTO facts VALUES (?, ?, ?)",
                 [(key, value, self._count) for key, value in facts if value is not None],
             )
+            if self._words is not None:
+                self._words.add(self._count, text)
         self._count += 1
         return None
 
@@ -121,6 +130,12 @@ class DocumentWriter:
             self._connection.execute("INSERT INTO keys VALUES (?, ?)", (self._keys[key], key))
         return self._keys[key]
 
+    def finish(self) -> None:
+        with self._no_room_is_an_error():
+            if self._words is not None:
+                self._words.finish(self._count)
+        self.close()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -129,6 +144,8 @@ class DocumentWriter:
                     self._connection.execute("COMMIT")
                 finally:
                     self._connection.close()
+                    if self._words is not None:
+                        self._words.remove_staged()
 
 
 def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value | bytes | None]]:
@@ -257,6 +274,17 @@ class Documents:
         """Keys of the metadata, in the order of the alphabet."""
         self.check()
         return [key for (key,) in self._facts.all("SELECT key FROM keys ORDER BY key LIMIT ?", [most])]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.uint32]:
+        """(documents,): the words of each text, if the index was built for gather="text"."""
+        self.check()
+        return read_lengths(self._facts.all)
+
+    def postings(self, word: str) -> Postings:
+        """The documents that have a word, if the index was built for gather="text"."""
+        self.check()
+        return read_postings(self._facts.all, word)
 
     def _select(self, columns: str, column: str, values: Sequence[int] | Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """The documents of which a column has one of these values."""

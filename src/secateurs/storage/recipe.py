@@ -36,5 +36,9 @@ class Recipe(NamedTuple):
         return "cells" in self.gather
 
     @property
+    def has_text(self) -> bool:
+        return "text" in self.gather
+
+    @property
     def has_int8(self) -> bool:
         return self.codec.needs_int8 or self.has_cells  # cells are made from int8 rows, whatever is stored

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import islice
 from pathlib import Path
 
 from ...costs import Costs
-from ...errors import SecateursError
 from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
+from ...gather import check_built
+from ...gather.bm25 import WordCounts
 from ...records import GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch
 from ...storage.filters import Filter, KnownKeys, check_keys
@@ -51,16 +52,19 @@ class SearchedShards:
             frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), empty)
         return Matching(sum(count for count, _, _ in parts), frequencies)
 
+    def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
+        check_built(self._path, settings.gather, self.gatherers)
+        where = settings.where if settings.frequencies == "matching" else None
+        parts = self._shards.read("count_words", self._shards.for_all(words, where), settings.partial)
+        return WordCounts.sum(parts.values(), len(words))
+
     def costs(self) -> Costs:
         return self._shards.costs()
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
         """The shards' k best, merged by score; equal scores go by docno."""
         plan = decision.plan
-        if plan.gather not in self.gatherers:
-            raise SecateursError(
-                f'{self._path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
-            )
+        check_built(self._path, plan.gather, self.gatherers)
         arguments = self._shards.for_all(_shard_query(decision))
         rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
         watch.lap("cluster")

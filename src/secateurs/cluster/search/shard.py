@@ -24,6 +24,8 @@ from ...costs import Costs
 from ...errors import DamagedIndexError, SecateursError
 from ...explain import Evidence, Standing, find_evidence, find_standing
 from ...frequencies import Frequencies
+from ...gather.bm25 import WordCounts
+from ...gather.text import count_words
 from ...index import Index
 from ...pruning import keep
 from ...records import Changes, Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
@@ -115,6 +117,12 @@ class Shard:
         filtered = self._at(commit).filtered(where, strict=False)
         frequencies = filtered.frequencies.with_background(None) if with_frequencies else None
         return filtered.count, frequencies, filtered.keys
+
+    def count_words(self, commit: int, words: Sequence[str], where: str | None) -> WordCounts:
+        """Of this shard's documents, or of those that match a filter."""
+        snapshot = self._at(commit)
+        counted = snapshot.live if where is None else snapshot.filtered(where, strict=False).allowed
+        return count_words(snapshot, words, counted)
 
     def search(self, commit: int, query: ShardQuery) -> ShardRanking:
         watch = Stopwatch()

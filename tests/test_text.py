@@ -1,0 +1,295 @@
+"""gather="text" and gather="cells+text": BM25 over the live documents, whatever segments and shards they are in."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import random_text
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_sharded import make_shards
+
+from secateurs import Document, EncodedText, Index, SecateursError, ShardedIndex
+from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.errors import UsageError
+from secateurs.storage.words import split_words
+
+VOCABULARY = ("fox", "dog", "cat", "42", "owl", "emu", "the")
+
+
+def words_of(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def bm25(texts: Mapping[str, str], query: str) -> dict[str, float]:
+    """A plain twin, for texts of words that are their own stems: docno -> score, of documents that have a word."""
+    counts = {docno: Counter(words_of(text)) for docno, text in texts.items()}
+    mean = sum(map(Counter.total, counts.values())) / max(len(counts), 1)
+    scores: dict[str, float] = {}
+    for docno, count in counts.items():
+        for word in words_of(query):
+            if count[word]:
+                df = sum(word in other for other in counts.values())
+                idf = math.log(1 + (len(counts) - df + 0.5) / (df + 0.5))
+                share = count[word] * 2.2 / (count[word] + 1.2 * (0.25 + 0.75 * count.total() / mean))
+                scores[docno] = scores.get(docno, 0) + idf * share
+    return scores
+
+
+def document(docno: str, seed: int, **metadata: Any) -> Document:
+    """Of a few words that depend on the seed."""
+    rng = np.random.default_rng(seed)
+    text = " ".join(rng.choice(VOCABULARY, int(rng.integers(0, 9))))
+    return Document(docno, text, metadata, random_text(rng, 4))
+
+
+def query(text: str, seed: int = 0) -> EncodedText:
+    encoded = random_text(np.random.default_rng(seed), 5)
+    return EncodedText(encoded.embeddings, encoded.token_ids, encoded.token_kinds, text=text)
+
+
+def text_scores(index: Index | ShardedIndex, text: str, **how: Any) -> dict[str, float]:
+    """BM25 of every document that is gathered."""
+    found = index.candidates(query(text), gather="text", candidates=1000, **how)
+    assert len(found) == len(set(found))
+    scores = {docno: index.explain(query(text), docno, gather="text", **how).text_score for docno in found}
+    assert all(score is not None for score in scores.values())
+    return scores  # type: ignore[return-value]
+
+
+def texts(documents: Iterable[Document]) -> dict[str, str]:
+    return {item.docno: item.text for item in documents}
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "update", "delete", "compact", "reopen"]),
+        st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True).map(tuple),
+    ),
+    max_size=8,
+)
+
+
+@given(STEPS, st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=4).map(" ".join))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_after_any_changes_text_gathers_as_plain_bm25_over_the_live_documents(
+    tmp_path_factory: pytest.TempPathFactory, steps: Sequence[tuple[str, tuple[int, ...]]], text: str
+) -> None:
+    path = tmp_path_factory.mktemp("text") / "i.sec"
+    held = {f"d{i}": document(f"d{i}", i) for i in range(5)}
+    index = Index.build(path, held.values(), encoder=None, gather=("cells", "text"))
+    for turn, (verb, numbers) in enumerate(steps, start=1):
+        changed = [document(f"d{number}", 100 * turn + number) for number in numbers]
+        if verb == "add":
+            changed = [item for item in changed if item.docno not in held]
+            index.add(changed)
+        elif verb == "update":
+            index.update(changed)
+        elif verb == "delete":
+            index.delete([item.docno for item in changed])
+            held = {docno: item for docno, item in held.items() if docno not in texts(changed)}
+        elif verb == "compact":
+            index.compact()
+        else:
+            index = Index(path)
+        if verb in ("add", "update"):
+            held |= {item.docno: item for item in changed}
+    index.check()
+    expected = bm25(texts(held.values()), text)
+    assert text_scores(index, text) == pytest.approx(expected)
+    best = index.candidates(query(text), gather="text", candidates=10)  # at least k of them
+    assert sorted(expected.values(), reverse=True)[:10] == pytest.approx([expected[docno] for docno in best])
+
+
+def test_bm25_by_hand(tmp_path: Path) -> None:
+    """Three documents of two words on average. "fox" is in one of them: idf = log(1 + 2.5 / 1.5)."""
+    documents = [
+        Document(docno, text, encoded=random_text(np.random.default_rng(i), 2))
+        for i, (docno, text) in enumerate([("a", "fox fox owl"), ("b", "dog cat"), ("c", "emu")])
+    ]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="text")
+    share = 2 * 2.2 / (2 + 1.2 * (0.25 + 0.75 * 3 / 2))
+    assert text_scores(index, "Fox!") == {"a": pytest.approx(math.log(1 + 2.5 / 1.5) * share)}
+    assert text_scores(index, "fox fox") == {"a": pytest.approx(2 * math.log(1 + 2.5 / 1.5) * share)}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    documents = [document(f"d{i:03}", i, year=2000 + i % 10) for i in range(300)]
+    path = tmp_path_factory.mktemp("zoo") / "i.sec"
+    return Index.build(path, documents, encoder=None, gather=("cells", "text"))
+
+
+def test_both_ways_together_score_what_either_gathers(zoo: Index) -> None:
+    for seed in range(10):
+        asked = query("owl emu", seed)
+        cells, text, both = (
+            zoo.search(asked, k=300, gather=gather, candidates=300, nprobe=2, p=2)
+            for gather in ("cells", "text", "cells+text")
+        )
+        docnos = [{hit.docno for hit in ranking} for ranking in (cells, text, both)]
+        assert docnos[2] == docnos[0] | docnos[1]
+        assert both.stats.documents_gathered == len(docnos[2])
+        assert docnos[0] - docnos[1]
+        assert docnos[1] - docnos[0]
+        exact = {hit.docno: hit.score for hit in zoo.search(asked, k=300, gather="exhaustive")}
+        assert all(hit.score == exact[hit.docno] for hit in both)
+        assert [hit.score for hit in both] == sorted((hit.score for hit in both), reverse=True)
+
+
+def test_each_way_chooses_as_many_candidates(zoo: Index) -> None:
+    found = zoo.candidates(query("owl"), gather="cells+text", k=1, candidates=7, nprobe=50)
+    assert set(found[:7]) == set(zoo.candidates(query("owl"), gather="cells", k=1, candidates=7, nprobe=50))
+    assert set(found) >= set(zoo.candidates(query("owl"), gather="text", k=1, candidates=7))
+    assert 7 < len(found) <= 14
+
+
+def test_text_finds_only_what_a_filter_allows_by_the_statistics_of_the_collection(zoo: Index) -> None:
+    everything = bm25(texts(zoo.documents()), "owl")
+    allowed = {item.docno: item.text for item in zoo.documents() if item.metadata["year"] >= 2007}
+    found = text_scores(zoo, "owl", where="year >= 2007")
+    assert found == pytest.approx({docno: score for docno, score in everything.items() if docno in allowed})
+    of_matching = text_scores(zoo, "owl", where="year >= 2007", frequencies="matching")
+    assert of_matching == pytest.approx(bm25(allowed, "owl"))
+    assert of_matching != pytest.approx(found)
+
+
+def test_a_filter_adds_no_documents_without_a_word_of_the_query(zoo: Index) -> None:
+    assert len(zoo.search(query("yak"), gather="text", where="year = 2003")) == 0
+    assert len(zoo.search(query("yak"), gather="text")) == 0
+    assert len(zoo.search(query("yak"), gather="cells+text", where="year = 2003")) == 10
+
+
+def test_shards_gather_by_the_statistics_of_all_of_them(tmp_path: Path, zoo: Index) -> None:
+    path = make_shards(tmp_path / "s.sec", list(zoo.documents()), 3, gather=("cells", "text"))
+    with ShardedIndex(path) as shards:
+        assert shards.gatherers == ("cells", "exhaustive", "text")
+        assert text_scores(shards, "owl the emu") == pytest.approx(bm25(texts(zoo.documents()), "owl the emu"))
+        for where in (None, "year >= 2007"):
+            one, several = (
+                index.search(query("owl emu"), k=300, gather="text", where=where) for index in (zoo, shards)
+            )
+            assert {hit.docno for hit in several} == {hit.docno for hit in one}
+            assert several.stats.documents_gathered == one.stats.documents_gathered
+        counted = {"where": "year >= 2007", "frequencies": "matching"}
+        assert text_scores(shards, "owl", **counted) == pytest.approx(text_scores(zoo, "owl", **counted))
+        shards.delete(list(texts(zoo.documents()))[:100])
+        left = dict(list(texts(zoo.documents()).items())[100:])
+        assert text_scores(shards, "owl the emu") == pytest.approx(bm25(left, "owl the emu"))
+
+
+def test_a_document_without_embeddings_counts_but_is_not_gathered(tmp_path: Path) -> None:
+    documents = [document("d", 3), Document("empty", "owl", encoded=random_text(np.random.default_rng(0), 0))]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="text")
+    assert "empty" not in index.candidates(query(" ".join(VOCABULARY)), gather="text")
+    assert index.explain(query("owl"), "empty", gather="text").text_score == pytest.approx(
+        bm25(texts(documents), "owl")["empty"]
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ['"', "fox OR", "fox AND (", "NEAR(fox owl, 2)", "text:fox", "fox*", "^fox", "-fox", "'; DROP TABLE words"]
+)
+def test_nothing_in_a_query_is_syntax(zoo: Index, text: str) -> None:
+    assert set(text_scores(zoo, text)) == set(bm25(texts(zoo.documents()), text))
+
+
+def test_words_have_no_case_no_accents_and_no_english_endings() -> None:
+    assert split_words("The Größe of CAFÉ's libc6-dev 3.14, foxes running") == [
+        *("the", "große", "of", "cafe", "s", "libc6", "dev", "3", "14", "fox", "run"),
+    ]
+    assert split_words("?!") == []
+
+
+def test_a_word_longer_than_fts5_keeps_is_found_again(tmp_path: Path) -> None:
+    """FTS5 cuts it after 32 KiB, here in the middle of a character."""
+    long = "語" * 11_000
+    documents = [Document("long", long, encoded=random_text(np.random.default_rng(0), 2)), document("d", 3)]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="text")
+    assert index.candidates(query(long), gather="text") == ["long"]
+
+
+def test_a_word_that_a_document_has_more_than_255_times(tmp_path: Path) -> None:
+    documents = [Document("many", "owl " * 300, encoded=random_text(np.random.default_rng(0), 2)), document("d", 3)]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather="text")
+    assert text_scores(index, "owl") == pytest.approx(bm25(texts(documents), "owl"))
+
+
+def test_embeddings_without_text_are_refused(zoo: Index) -> None:
+    for gather in ("text", "cells+text"):
+        with pytest.raises(UsageError, match="needs the text of the query"):
+            zoo.search(random_text(np.random.default_rng(0), 3), gather=gather)
+    with pytest.raises(UsageError, match="text is a text"):
+        EncodedText(np.zeros((1, 2)), [0], [0], text=3)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="not valid Unicode"):
+        query("\ud800")
+
+
+def test_an_index_that_was_not_built_for_text_names_the_options_that_build_it(tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", [document("d", 3)], encoder=None)
+    with pytest.raises(SecateursError, match=r"--gather text$"):
+        index.search(query("owl"), gather="text")
+    with pytest.raises(SecateursError, match=r"--gather cells --gather text$"):
+        index.search(query("owl"), gather="cells+text")
+    with pytest.raises(SecateursError, match="gather is one of cells, faiss, exhaustive, text"):
+        Index.build(tmp_path / "j.sec", [document("d", 3)], encoder=None, gather=("cells+text",))  # type: ignore
+
+
+def test_text_is_never_what_an_index_gathers_with_unless_it_is_asked_to(zoo: Index) -> None:
+    assert zoo.search(query("owl"), k=1, candidates=10).plan.gather == "cells"
+    only_text = zoo.manifest.gather
+    assert only_text == ("cells", "text")
+    with pytest.raises(UsageError, match="budget_ms is for"):
+        zoo.search(query("owl"), gather="cells+text", budget_ms=5)
+
+
+def test_an_empty_index_takes_text_queries_and_then_documents(tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", [], encoder=None, gather=("cells", "text"))
+    assert len(index.search(query("owl"), gather="cells+text")) == 0
+    index.add([document(f"d{i}", i) for i in range(5)])
+    assert text_scores(index, "owl") == pytest.approx(bm25(texts(index.documents()), "owl"))
+    other = Index.build(tmp_path / "j.sec", [], encoder=None)
+    assert len(other.search(query("owl"), gather="text")) == 0
+
+
+def test_explain_tells_that_a_word_gathered_the_document(zoo: Index) -> None:
+    has_owl = next(item.docno for item in zoo.documents() if "owl" in item.text)
+    has_not = next(item.docno for item in zoo.documents() if "owl" not in item.text)
+    found, missed = (zoo.explain(query("owl"), docno, gather="text") for docno in (has_owl, has_not))
+    assert found.gathered
+    assert found.rank is not None
+    assert not any(token.gathers for token in found.tokens)
+    assert (missed.gathered, missed.rank, missed.text_score) == (False, None, 0.0)
+    assert zoo.explain(query("owl"), has_owl, gather="cells").text_score is None
+    elsewhere = zoo.explain(query("owl"), has_owl, gather="text", where=f"docno != {has_owl!r}")
+    assert not elsewhere.gathered
+
+
+def test_a_text_query_is_encoded_and_its_words_are_looked_for(tmp_path: Path, encoder: OnnxEncoder) -> None:
+    documents = [
+        {"docno": "fish", "text": "Goldfish grow as large as their pond lets them."},
+        {"docno": "code", "text": "Error E4711 means that the pump is blocked."},
+        {"docno": "other", "text": "Error E4712 means that the pump is dry."},
+    ]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=encoder, gather=("cells", "text"))
+    ranking = index.search("E4711", gather="text")
+    assert [hit.docno for hit in ranking] == ["code"]
+    assert ranking.query.text == "E4711"
+    assert ranking.plan.words is not None
+    assert ranking.plan.words.words == ("e4711",)
+
+
+def test_damage_of_the_words_is_found_before_they_are_used(tmp_path: Path) -> None:
+    path = tmp_path / "i.sec"
+    Index.build(path, [document(f"d{i}", i) for i in range(50)], encoder=None, gather="text")
+    (database,) = path.rglob("documents.sqlite")
+    content = database.read_bytes()
+    place = content.rindex(b"owl")
+    database.write_bytes(content[:place] + b"oWl" + content[place + 3 :])
+    with pytest.raises(SecateursError, match="was altered"):
+        Index(path).search(query("owl"), gather="text")
