@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room(
             "search",
             "the pipeline of every search; explain, re-rank, calibrate",
-            ("search", "explain", "reranking", "calibration"),
+            ("search", "fusion", "explain", "reranking", "calibration"),
             query="3",
         ),
     ),

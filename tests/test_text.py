@@ -200,8 +200,8 @@ def test_nothing_in_a_query_is_syntax(zoo: Index, text: str) -> None:
 
 
 def test_words_have_no_case_no_accents_and_no_english_endings() -> None:
-    assert split_words("The Größe of CAFÉ's libc6-dev 3.14, foxes running") == [
-        *("the", "große", "of", "cafe", "s", "libc6", "dev", "3", "14", "fox", "run"),
+    assert split_words("The Köln of CAFÉ's libc6-dev 3.14, foxes running") == [
+        *("the", "koln", "of", "cafe", "s", "libc6", "dev", "3", "14", "fox", "run"),
     ]
     assert split_words("?!") == []
 
@@ -222,7 +222,7 @@ def test_a_word_that_a_document_has_more_than_255_times(tmp_path: Path) -> None:
 
 def test_embeddings_without_text_are_refused(zoo: Index) -> None:
     for gather in ("text", "cells+text"):
-        with pytest.raises(UsageError, match="needs the text of the query"):
+        with pytest.raises(UsageError, match="need the text of the query"):
             zoo.search(random_text(np.random.default_rng(0), 3), gather=gather)
     with pytest.raises(UsageError, match="text is a text"):
         EncodedText(np.zeros((1, 2)), [0], [0], text=3)  # type: ignore[arg-type]
@@ -293,3 +293,77 @@ def test_damage_of_the_words_is_found_before_they_are_used(tmp_path: Path) -> No
     database.write_bytes(content[:place] + b"oWl" + content[place + 3 :])
     with pytest.raises(SecateursError, match="was altered"):
         Index(path).search(query("owl"), gather="text")
+
+
+def fused_by_hand(exact: Mapping[str, float], text: Mapping[str, float]) -> list[str]:
+    """All documents in the order of the sum of their reciprocal ranks, in plain Python."""
+
+    def rank(docno: str, scores: Mapping[str, float]) -> int:
+        return 1 + sum(other > scores[docno] for other in scores.values())
+
+    fused = {
+        docno: 1 / (60 + rank(docno, exact)) + (1 / (60 + rank(docno, text)) if docno in text else 0) for docno in exact
+    }
+    return sorted(fused, key=lambda docno: (-fused[docno], -exact[docno], docno))
+
+
+@pytest.mark.parametrize("gather", ["cells+text", "exhaustive", "text"])
+@pytest.mark.parametrize("where", [None, "year >= 2004"])
+def test_fused_hits_go_by_the_reciprocal_ranks_of_both_scores(zoo: Index, gather: str, where: str | None) -> None:
+    for seed, text in enumerate(["owl", "the fox", "cat 42 emu"]):
+        how: dict[str, Any] = {"gather": gather, "where": where, "candidates": 40}
+        scored = zoo.candidates(query(text, seed), **how)
+        exact = dict(zip(scored, zoo.score(query(text, seed), scored), strict=True))
+        words = {docno: score for docno, score in bm25(texts(zoo.documents()), text).items() if docno in exact}
+        expected = fused_by_hand(exact, words)
+        ranking = zoo.search(query(text, seed), fuse="rrf", **how)
+        assert [hit.docno for hit in ranking] == expected[:10]
+        for hit in ranking:
+            assert hit.exact_score == exact[hit.docno]
+            assert hit.text_score == pytest.approx(words.get(hit.docno, 0))
+        assert [hit.score for hit in ranking] == sorted((hit.score for hit in ranking), reverse=True)
+        for place in (0, 9, -1):
+            explained = zoo.explain(query(text, seed), expected[place], fuse="rrf", **how)
+            assert explained.rank == expected.index(expected[place]) + 1
+            assert explained.score == exact[expected[place]]
+
+
+def test_fusing_over_shards_is_fusing_over_one_index(tmp_path: Path) -> None:
+    """Of documents with many equal scores, of which docnos decide."""
+    documents = [document(f"d{i:03}", i % 40, year=2000 + i % 10) for i in range(120)]
+    one = Index.build(tmp_path / "i.sec", documents, encoder=None, store="float16", gather=("cells", "text"))
+    path = make_shards(tmp_path / "s.sec", documents, 4, store="float16", gather=("cells", "text"))
+    with ShardedIndex(path) as shards:
+        for seed, text in enumerate(["owl", "the fox", "cat 42 emu", "yak"]):
+            for k in (1, 7, 120):
+                how: dict[str, Any] = {"k": k, "gather": "exhaustive", "fuse": "rrf"}
+                expected, found = (index.search(query(text, seed), **how) for index in (one, shards))
+                assert [(hit.docno, hit.score) for hit in found] == [(hit.docno, hit.score) for hit in expected]
+            for place in (0, 50, 119):
+                docno = expected[place].docno
+                assert shards.explain(query(text, seed), docno, **how).rank == place + 1
+
+
+def test_the_relevance_and_its_threshold_go_by_the_exact_score(zoo: Index) -> None:
+    fused = zoo.search(query("owl"), gather="exhaustive", fuse="rrf", k=300)
+    plain = {hit.docno: hit for hit in zoo.search(query("owl"), gather="exhaustive", k=300)}
+    assert all(hit.relevance == plain[hit.docno].relevance for hit in fused)
+    middle = sorted(hit.relevance for hit in fused)[150]
+    kept = zoo.search(query("owl"), gather="exhaustive", fuse="rrf", k=300, min_relevance=middle)
+    assert [hit.docno for hit in kept] == [hit.docno for hit in fused if hit.relevance >= middle]
+    assert plain["d000"].exact_score is None
+
+
+def test_fuse_needs_text_and_gathers_by_it(zoo: Index, tmp_path: Path) -> None:
+    assert zoo.search(query("owl"), k=1, candidates=10, fuse="rrf").plan.gather == "cells+text"
+    without = Index.build(tmp_path / "i.sec", [document("d", 3)], encoder=None)
+    with pytest.raises(SecateursError, match=r"--gather text$"):
+        without.search(query("owl"), fuse="rrf")
+    with pytest.raises(UsageError, match="need the text of the query"):
+        zoo.search(random_text(np.random.default_rng(0), 3), fuse="rrf")
+    with pytest.raises(UsageError, match="fuse is rrf, or None"):
+        zoo.search(query("owl"), fuse="sum")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="min_relevance"):
+        zoo.search(query("owl"), fuse="rrf", min_score=3)
+    with pytest.raises(UsageError, match="leave out fuse"):
+        zoo.search(query("owl"), fuse="rrf", budget_ms=3)

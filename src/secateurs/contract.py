@@ -30,6 +30,7 @@ from .records import (
     EffortName,
     EncodedText,
     FrequenciesName,
+    FuseName,
     GatherName,
     GatherSetting,
     Order,
@@ -71,6 +72,7 @@ class AnyIndex(ABC):
         where: str | None = SearchSettings.where,
         frequencies: FrequenciesName = SearchSettings.frequencies,
         weights: WeightsName | None = SearchSettings.weights,
+        fuse: FuseName | None = SearchSettings.fuse,
         min_score: float | None = SearchSettings.min_score,
         min_relevance: float | None = SearchSettings.min_relevance,
         partial: bool = SearchSettings.partial,
@@ -80,10 +82,10 @@ class AnyIndex(ABC):
         `effort` ("fast", "balanced", "thorough" or "exact") decides what is left open, or `budget_ms`, the milliseconds
         that the search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >=
         2020 and lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
-        docs/importance.md. `min_score` and `min_relevance` leave out hits that have less, so that there may be fewer
-        than k: docs/relevance.md. `partial` is for shards: a shard that cannot be reached is left out, and
-        `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
-        index is searched on one thread.
+        docs/importance.md. With fuse="rrf" hits are ordered by BM25 too: docs/hybrid.md. `min_score` and
+        `min_relevance` leave out hits that have less, so that there may be fewer than k: docs/relevance.md. `partial`
+        is for shards: a shard that cannot be reached is left out, and `ranking.stats.shards_missing` counts it; without
+        `partial`, it raises ShardsMissingError (docs/cluster.md). One index is searched on one thread.
         """
         settings = SearchSettings(
             k=k,
@@ -98,6 +100,7 @@ class AnyIndex(ABC):
             where=where,
             frequencies=frequencies,
             weights=weights,
+            fuse=fuse,
             min_score=min_score,
             min_relevance=min_relevance,
             partial=partial,

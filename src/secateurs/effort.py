@@ -18,7 +18,7 @@ that is too small for that, or was not measured, has the places of PLACES:
 - At least 4 k candidates are scored. If the index has no more documents than candidates, all are scored.
 - A setting that is given is used as it is. gather="faiss" keeps the paper's settings at any effort.
 - gather="text" follows the effort in `candidates` alone: no query embedding gathers. gather="cells+text" scores up to
-  `candidates` documents of each.
+  `candidates` documents of each, and is what "auto" becomes with `fuse`.
 - Under a filter (`where`): if at most twice as many documents match as there are candidates, all of them are scored,
   which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
   than k matching documents are gathered, all matching documents are scored (search.py).
@@ -107,6 +107,8 @@ def make_plan(
         few = candidates if settings.where is None else _MATCHING_PER_CANDIDATE * candidates
         if exact or (gather == "cells" and matching <= few):
             gather = "exhaustive"
+        elif gather == "cells" and settings.fuse is not None:
+            gather = "cells+text"
     has_cells = gather in ("cells", "cells+text")
     if settings.budget_ms is not None and gather == "faiss":
         raise UsageError('budget_ms is for gather="cells", which this index was not built for')
@@ -138,6 +140,7 @@ def make_plan(
         budget_ms=settings.budget_ms if gather == "cells" else None,
         min_score=settings.min_score,
         min_relevance=settings.min_relevance,
+        fuse=settings.fuse,
     )
 
 

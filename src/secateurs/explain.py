@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cancellation import stop_if_cancelled
+from .fusion import Scores
 from .gather import gatherer
 from .gather.text import score_words
 from .importance import word_rarity
@@ -40,7 +41,7 @@ class TokenExplanation:
 @dataclass(frozen=True, slots=True)
 class Explanation:
     docno: str
-    score: float  # the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
+    score: float  # exact: the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
     relevance: float  # as that of a hit
     gathered: bool  # at least one kept embedding gathers it, or with gather="text" a word
     rank: int | None  # among the documents that were scored; None if it was not scored
@@ -69,6 +70,7 @@ class Standing:
     better: int  # documents that rank before it
     scored: int
     is_scored: bool  # whether the document itself is scored
+    scores: Scores | None = None  # with fuse, by which `better` counts only documents with the same scores
 
 
 class Explained(Searched, Protocol):
@@ -76,7 +78,9 @@ class Explained(Searched, Protocol):
 
     def evidence(self, decision: Decision, docno: str) -> Evidence: ...
 
-    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> Sequence[Standing]:
+    def standings(
+        self, decision: Decision, settings: SearchSettings, score: float, text_score: float | None, docno: str
+    ) -> Sequence[Standing]:
         """One for an index, or one for each shard."""
 
 
@@ -91,7 +95,7 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     searched = index.searched()
     decision = decide(searched, encoded, settings)
     evidence = searched.evidence(decision, docno)
-    standings = searched.standings(decision, settings, evidence.score, docno)
+    standings = searched.standings(decision, settings, evidence.score, evidence.text_score, docno)
     frequency = decision.matching.frequencies.collection_frequency(encoded.token_ids)
     rarity = word_rarity(encoded, decision.matching.frequencies)
     weights = decision.query.all_weights
@@ -116,12 +120,16 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
             )
         )
     is_scored = any(standing.is_scored for standing in standings)
+    better = sum(standing.better for standing in standings)
+    among = [standing.scores for standing in standings if standing.scores is not None]
+    if among and is_scored:
+        better += Scores.of_all(among).better_than(evidence.score, evidence.text_score or 0.0)
     return Explanation(
         docno=docno,
         score=evidence.score,
         relevance=relevances(decision.query, [evidence.score], Curve.of(index.encoder_spec))[0],
         gathered=bool(evidence.gathers.any()) or evidence.gathered_by_text,
-        rank=1 + sum(standing.better for standing in standings) if is_scored else None,
+        rank=1 + better if is_scored else None,
         documents_scored=sum(standing.scored for standing in standings),
         tokens=tuple(tokens),
         text_score=evidence.text_score,
@@ -173,13 +181,18 @@ def best_matches(similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
     return best
 
 
-def find_standing(snapshot: Snapshot, decision: Decision, own_score: float, docno: str) -> Standing:
+def find_standing(
+    snapshot: Snapshot, decision: Decision, own_score: float, own_text: float | None, docno: str
+) -> Standing:
     """Gather and score as `search.find` does, without cutting at k, and count the documents that rank before it."""
-    documents, _, _ = gather(snapshot, decision)
+    documents, _, plan = gather(snapshot, decision)
     scores = score(snapshot, decision.query, documents)
     better = int((scores > own_score).sum())
-    equal = snapshot.docnos(documents[scores == own_score])
+    is_equal = scores == own_score
+    both = None
+    if plan.fuse is not None and plan.words is not None:
+        both = Scores.of(snapshot, plan.words, documents, scores)
+        better, is_equal = 0, is_equal & (both.text == own_text)
+    before = sum(other < docno for other in snapshot.docnos(documents[is_equal]))
     number = snapshot.find(docno)
-    return Standing(
-        better + sum(other < docno for other in equal), len(documents), number is not None and number in documents
-    )
+    return Standing(better + before, len(documents), number is not None and number in documents, both)

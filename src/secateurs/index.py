@@ -309,5 +309,7 @@ class _ExplainedIndex(OneIndex):
     def evidence(self, decision: Decision, docno: str) -> Evidence:
         return find_evidence(self.snapshot, decision, docno)
 
-    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> list[Standing]:
-        return [find_standing(self.snapshot, decision, score, docno)]
+    def standings(
+        self, decision: Decision, settings: SearchSettings, score: float, text_score: float | None, docno: str
+    ) -> list[Standing]:
+        return [find_standing(self.snapshot, decision, score, text_score, docno)]

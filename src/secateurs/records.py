@@ -157,6 +157,7 @@ GatherSetting = Literal["auto", "cells", "faiss", "exhaustive", "text", "cells+t
 EffortName = Literal["fast", "balanced", "thorough", "exact"]
 FrequenciesName = Literal["collection", "matching"]
 WeightsName = Literal["idf"]
+FuseName = Literal["rrf"]
 StoreName = Literal["int8", "int16", "float16", "residual4"]
 Order: TypeAlias = OrderName | OrderFunction
 Merge: TypeAlias = float | Literal["auto"] | None  # which embeddings of a document become one: see storage/merging.py
@@ -166,6 +167,7 @@ GATHER_SETTINGS: tuple[GatherSetting, ...] = get_args(GatherSetting)
 EFFORTS: tuple[EffortName, ...] = get_args(EffortName)
 FREQUENCIES: tuple[FrequenciesName, ...] = get_args(FrequenciesName)
 WEIGHTS: tuple[WeightsName, ...] = get_args(WeightsName)  # besides None: equal weights, Eq. 1
+FUSES: tuple[FuseName, ...] = get_args(FuseName)  # besides None: the order of the exact score
 STORES: tuple[StoreName, ...] = get_args(StoreName)
 DEFAULT_STORE: StoreName = "int8"
 
@@ -214,6 +216,7 @@ class SearchSettings:
     where: str | None = None  # which documents may be found: see storage/filters.py
     frequencies: FrequenciesName = "collection"  # whose token frequencies decide the order, and the weights
     weights: WeightsName | None = None  # what each query embedding counts for in the score: weights.py; None: Eq. 1
+    fuse: FuseName | None = None  # order hits by BM25 too: see fusion.py; None: by the exact score
     min_score: float | None = None  # leave out hits with a lower score
     min_relevance: float | None = None  # leave out hits with a lower relevance, from 0 to 1: see relevance.py
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
@@ -235,6 +238,8 @@ class SearchSettings:
         check_choice("frequencies", self.frequencies, FREQUENCIES)
         if self.weights is not None and (not isinstance(self.weights, str) or self.weights not in WEIGHTS):
             raise UsageError(f"weights is {', '.join(WEIGHTS)}, or None for equal weights, not {self.weights!r}")
+        if self.fuse is not None:
+            self._check_fuse()
         if self.budget_ms is not None:
             self._check_budget()
         _check_threshold("min_score", self.min_score, float("-inf"), float("inf"), "a number")
@@ -244,11 +249,18 @@ class SearchSettings:
         if not isinstance(self.partial, bool):
             raise UsageError(f"partial is True or False, not {self.partial!r}")
 
+    def _check_fuse(self) -> None:
+        if not isinstance(self.fuse, str) or self.fuse not in FUSES:
+            raise UsageError(f"fuse is {', '.join(FUSES)}, or None for the order of the exact score, not {self.fuse!r}")
+        if self.min_score is not None:
+            raise UsageError("with fuse, the score of a hit comes from ranks: use min_relevance instead of min_score")
+
     def _check_budget(self) -> None:
         budget = self.budget_ms
         if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < float("inf"):
             raise UsageError(f"budget_ms is a number of milliseconds above 0, or None, not {budget!r}")
-        given = [name for name in ("p", "nprobe", "candidates", "effort") if getattr(self, name) != _DEFAULTS[name]]
+        decided = ("p", "nprobe", "candidates", "effort", "fuse")
+        given = [name for name in decided if getattr(self, name) != _DEFAULTS[name]]
         if given:
             raise UsageError(f"budget_ms chooses p, nprobe and candidates: leave out {' and '.join(given)}")
         if self.gather not in ("auto", "cells"):
@@ -297,6 +309,7 @@ class SearchPlan:
     budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
     min_score: float | None = None
     min_relevance: float | None = None
+    fuse: FuseName | None = None
     words: QueryWords | None = None  # text: what is looked for
 
 
@@ -345,10 +358,12 @@ class SearchStats:
 @dataclass(frozen=True, slots=True)
 class Hit:
     docno: str
-    score: float  # exact: Eq. 1 with all query embeddings
+    score: float  # exact: Eq. 1 with all query embeddings; with fuse, the fused score
     text: str
     metadata: Mapping[str, Any]
     relevance: float = 0.0  # between 0 and 1, to compare between queries: see relevance.py
+    exact_score: float | None = None  # with fuse: Eq. 1
+    text_score: float | None = None  # with fuse: BM25
 
 
 @dataclass(frozen=True, slots=True)

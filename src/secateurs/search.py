@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from .cancellation import count_score_work, stop_if_cancelled
 from .costs import Costs, Shape, fit, spend
 from .effort import PLACES, make_plan
-from .errors import DamagedIndexError, UsageError
+from .errors import DamagedIndexError
 from .frequencies import Frequencies
-from .gather import check_built, gatherer
-from .gather.bm25 import WordCounts, weigh_words
-from .gather.text import count_words
+from .fusion import Scores, best_fused, fetch
+from .gather import check_text, gatherer
+from .gather.bm25 import WordCounts, distinct, weigh_words
+from .gather.text import count_words, split_query
 from .importance import order_positions, rarities
 from .pruning import keep
 from .records import (
@@ -33,7 +34,6 @@ from .records import (
     GatherName,
     Hit,
     Positions,
-    QueryWords,
     Ranking,
     SearchPlan,
     SearchSettings,
@@ -45,7 +45,6 @@ from .relevance import Curve, relevances
 from .storage.documents import StoredDocument
 from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
-from .storage.words import split_words
 from .threads import in_order
 from .weights import weigh
 
@@ -79,6 +78,7 @@ class Found(NamedTuple):
     scored: int  # of those, scored exactly
     plan: SearchPlan  # what was done: it differs from the decision's plan after a fallback to exhaustive
     shards_missing: int = 0
+    scores: Scores | None = None  # with fuse: of all that were scored; the hits are then those that can be the best
 
 
 class Searched(Protocol):
@@ -176,30 +176,22 @@ def decide(
     )
     if plan.budget_ms is not None and matching.documents:
         plan = spend(plan, by_rarity, len(query), searched.costs())
-    if "text" in ways(plan.gather):
-        plan = replace(plan, words=_words(searched, query, settings, matching))
+    if "text" in ways(plan.gather) or plan.fuse is not None:
+        words = split_query(query)
+        plan = replace(plan, words=weigh_words(words, searched.count_words(distinct(words), settings, matching)))
     kept = keep(ordered, plan.p)
     watch.lap("prune")
     return Decision(query, plan, ordered, kept, matching)
-
-
-def _words(searched: Searched, query: EncodedText, settings: SearchSettings, matching: Matching) -> QueryWords:
-    if query.text is None:
-        raise UsageError(
-            f"gather={settings.gather!r} needs the text of the query: search for a text, or give the EncodedText its "
-            "text, as EncodedText(..., text=...)"
-        )
-    words = split_words(query.text)
-    return weigh_words(words, searched.count_words(tuple(dict.fromkeys(words)), settings, matching))
 
 
 def judge(hits: Sequence[Hit], query: EncodedText, plan: SearchPlan, curve: Curve | None) -> tuple[Hit, ...]:
     """The hits with their relevance, less those below a threshold."""
     least_score = -np.inf if plan.min_score is None else plan.min_score
     least_relevance = plan.min_relevance or 0.0
-    judged = zip(hits, relevances(query, [hit.score for hit in hits], curve), strict=True)
+    exact = [hit.score if hit.exact_score is None else hit.exact_score for hit in hits]
+    judged = zip(hits, relevances(query, exact, curve), strict=True)
     return tuple(
-        Hit(hit.docno, hit.score, hit.text, hit.metadata, relevance)
+        Hit(hit.docno, hit.score, hit.text, hit.metadata, relevance, hit.exact_score, hit.text_score)
         for hit, relevance in judged
         if hit.score >= least_score and relevance >= least_relevance
     )
@@ -228,7 +220,7 @@ class OneIndex:
         return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
 
     def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
-        check_built(self.snapshot.path, settings.gather, self.gatherers)
+        check_text(self.snapshot.path, settings.gather, self.gatherers)
         of_matching = settings.frequencies == "matching"
         return count_words(self.snapshot, words, matching.allowed if of_matching else self.snapshot.live)
 
@@ -236,7 +228,10 @@ class OneIndex:
         return costs_of(self.snapshot)
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        return find(self.snapshot, decision, watch)
+        found = find(self.snapshot, decision, watch)
+        return (
+            found if found.scores is None else found._replace(hits=best_fused([(found.hits, found.scores)], settings.k))
+        )
 
 
 def places_of(snapshot: Snapshot) -> Mapping[str, float]:
@@ -248,11 +243,12 @@ def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:
     """Gather, score and rank."""
     documents, gathered, plan = gather(snapshot, decision)
     watch.lap("gather")
-    scores = score(snapshot, decision.query, documents, decision.ordered, plan.k)
+    scores = score(snapshot, decision.query, documents, decision.ordered, plan.k if plan.fuse is None else None)
+    both = None if plan.words is None or plan.fuse is None else Scores.of(snapshot, plan.words, documents, scores)
     watch.lap("score")
-    hits = rank(snapshot, documents, scores, plan.k)
+    hits = rank(snapshot, documents, scores, plan.k) if both is None else fetch(snapshot, documents, both, plan.k)
     watch.lap("fetch")
-    return Found(tuple(hits), gathered, len(documents), plan)
+    return Found(tuple(hits), gathered, len(documents), plan, scores=both)
 
 
 def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], int, SearchPlan]:

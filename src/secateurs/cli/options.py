@@ -14,7 +14,17 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from ..errors import UsageError
-from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, Merge, OrderName, StoreName, WeightsName
+from ..records import (
+    EffortName,
+    FrequenciesName,
+    FuseName,
+    GatherName,
+    GatherSetting,
+    Merge,
+    OrderName,
+    StoreName,
+    WeightsName,
+)
 
 
 def whole_number(text: str) -> int | str:
@@ -114,6 +124,14 @@ WeightsOption = Annotated[
         "--weights",
         metavar="NAME",
         help="What embeddings count for in the score: idf gives rare words more, none gives all the same.",
+    ),
+]
+FuseOption = Annotated[
+    str,
+    typer.Option(
+        "--fuse",
+        metavar="NAME",
+        help="The order of the hits: rrf by the exact score and by BM25, none by the exact score alone.",
     ),
 ]
 MinScore = Annotated[
@@ -229,6 +247,11 @@ def encoder_settings(given: list[str] | None) -> dict[str, Any]:
 def weights_name(weights: str) -> WeightsName | None:
     """What --weights was given, as SearchSettings takes it and checks it."""
     return None if weights == "none" else cast(WeightsName, weights)
+
+
+def fuse_name(fuse: str) -> FuseName | None:
+    """What --fuse was given, as SearchSettings takes it and checks it."""
+    return None if fuse == "none" else cast(FuseName, fuse)
 
 
 def background_or_none(background: str) -> str | None:

@@ -18,6 +18,7 @@ from .options import (
     Candidates,
     EffortOption,
     FrequenciesOption,
+    FuseOption,
     GatherOption,
     IndexPath,
     K,
@@ -34,6 +35,7 @@ from .options import (
     Replicas,
     WeightsOption,
     Where,
+    fuse_name,
     number_or_word,
     weights_name,
 )
@@ -70,6 +72,7 @@ def search(
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
     weights: WeightsOption = "none",
+    fuse: FuseOption = "none",
     min_score: MinScore = SearchSettings.min_score,
     min_relevance: MinRelevance = SearchSettings.min_relevance,
     partial: Partial = SearchSettings.partial,
@@ -98,6 +101,7 @@ def search(
         where=where,
         frequencies=frequencies,
         weights=weights_name(weights),
+        fuse=fuse_name(fuse),
         min_score=min_score,
         min_relevance=min_relevance,
         partial=partial,
@@ -144,6 +148,7 @@ def explain(
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
     weights: WeightsOption = "none",
+    fuse: FuseOption = "none",
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
@@ -162,6 +167,7 @@ def explain(
         where=where,
         frequencies=frequencies,
         weights=weights_name(weights),
+        fuse=fuse_name(fuse),
     )
     explanation = open_index(path).explain(query, docno, **vars(settings))
     if as_json:

@@ -43,6 +43,11 @@ def check_built(path: Path, name: str, gatherers: Collection[str]) -> None:
         raise SecateursError(f'{path} was built without gather="{name}": build it again with  {options}')
 
 
+def check_text(path: Path, name: str, gatherers: Collection[str]) -> None:
+    """The same for a search that needs the words of documents: to gather like this, or for `fuse`."""
+    check_built(path, name if "text" in ways(name) else "text", gatherers)
+
+
 def _open(snapshot: Snapshot, name: str) -> Gatherer:
     check_built(snapshot.path, name, snapshot.gatherers)
     if name == "exhaustive" or not snapshot.embedded:

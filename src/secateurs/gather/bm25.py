@@ -37,8 +37,13 @@ class WordCounts(NamedTuple):
         return cls(sum(part.documents for part in listed), sum(part.length for part in listed), tuple(having))
 
 
+def distinct(query: Sequence[str]) -> tuple[str, ...]:
+    """Its words, each once, in the order in which they first come."""
+    return tuple(dict.fromkeys(query))
+
+
 def weigh_words(query: Sequence[str], counts: WordCounts) -> QueryWords:
-    """`counts` has an entry for each different word, in the order in which they first come in the query."""
+    """`counts` is of the distinct words of the query."""
     occurrences = Counter(query)
     weights = tuple(
         times * math.log1p((counts.documents - df + 0.5) / (df + 0.5))

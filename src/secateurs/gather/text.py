@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
+from ..errors import UsageError
 from ..records import EncodedText, Positions, QueryWords, SearchPlan
 from ..storage.segments import Segment
 from ..storage.snapshot import Snapshot
+from ..storage.words import split_words
 from .bm25 import WordCounts, shares
 from .cells import CellGatherer
 
@@ -64,6 +66,15 @@ def best(documents: NDArray[np.int64], scores: NDArray[np.float64], candidates: 
         contending = scores >= np.partition(scores, len(scores) - candidates)[len(scores) - candidates]
         documents, scores = documents[contending], scores[contending]
     return documents[np.lexsort((documents, -scores))[:candidates]]
+
+
+def split_query(query: EncodedText) -> list[str]:
+    if query.text is None:
+        raise UsageError(
+            'gather="text" and fuse need the text of the query: search for a text, or give the EncodedText its text, '
+            "as EncodedText(..., text=...)"
+        )
+    return split_words(query.text)
 
 
 def score_words(segments: Sequence[Segment], query: QueryWords) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ from ..errors import require
 from ..records import (
     EffortName,
     FrequenciesName,
+    FuseName,
     GatherSetting,
     Order,
     SearchSettings,
@@ -53,6 +54,7 @@ class SecateursRetriever(BaseRetriever):
     where: str | None = SearchSettings.where
     frequencies: FrequenciesName = SearchSettings.frequencies
     weights: WeightsName | None = SearchSettings.weights
+    fuse: FuseName | None = SearchSettings.fuse
     min_score: float | None = SearchSettings.min_score
     min_relevance: float | None = SearchSettings.min_relevance
     partial: bool = SearchSettings.partial

@@ -45,6 +45,8 @@ class HitAnswer(BaseModel):
     docno: str
     score: float
     relevance: float = Field(description="From 0 to 1, to compare between queries")
+    exact_score: float | None = Field(description="With fuse, where score is the fused score; else null")
+    text_score: float | None = Field(description="With fuse: BM25 of the query's words; else null")
     text: str
     metadata: dict[str, Any]
     highlights: list[Highlight] | None = Field(

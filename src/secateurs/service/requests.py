@@ -15,6 +15,7 @@ from ..errors import UsageError
 from ..records import (
     EFFORTS,
     FREQUENCIES,
+    FUSES,
     GATHER_SETTINGS,
     ORDER_NAMES,
     WEIGHTS,
@@ -46,6 +47,7 @@ _MEANINGS = {
     "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
     "frequencies": "Whose token frequencies the order and the weights go by: of the collection, or of what matches",
     "weights": "What query embeddings count for in the score: idf gives rare words more; none (or null): all the same",
+    "fuse": "rrf orders hits by reciprocal ranks, by the exact score and by BM25; none (or null): by the exact score",
     "min_score": "Leave out hits with a lower score; null: none",
     "min_relevance": "Leave out hits with a lower relevance: from 0 to 1, to compare between queries; null: none",
     "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
@@ -175,8 +177,9 @@ def to_settings(request: BaseModel) -> dict[str, Any]:
     settings = {name: getattr(request, name) for name in SETTINGS if hasattr(request, name)}
     if settings.get("p") == "all":
         settings["p"] = None
-    if settings.get("weights") == "none":
-        settings["weights"] = None
+    for name in ("weights", "fuse"):
+        if settings.get(name) == "none":
+            settings[name] = None
     return settings
 
 
@@ -271,6 +274,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "frequencies": _one_of(*FREQUENCIES),
         "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
         "weights": _one_of(*WEIGHTS, "none") | None,
+        "fuse": _one_of(*FUSES, "none") | None,
         "min_score": Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)] | None,
         "min_relevance": Annotated[float, Field(ge=0, le=1)] | None,
     }

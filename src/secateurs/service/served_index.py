@@ -91,6 +91,8 @@ class ServedIndex:
                     docno=hit.docno,
                     score=hit.score,
                     relevance=hit.relevance,
+                    exact_score=hit.exact_score,
+                    text_score=hit.text_score,
                     text=hit.text,
                     metadata=dict(hit.metadata),
                     highlights=self._highlights(decision, hit) if decision else None,
@@ -229,8 +231,12 @@ class ServedIndex:
         gather = settings.get("gather", SearchSettings.gather)
         if gather != "auto" and not ways(gather) <= set(self.index.gatherers):
             raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.gatherers)} only")
-        if "text" in ways(gather) and not isinstance(query, str):
-            raise Problem.of_field("gather", f"{gather} needs the text of the query: send query instead of embeddings")
+        fuse = settings.get("fuse")
+        if fuse is not None and "text" not in self.index.gatherers:
+            raise Problem.of_field("fuse", f"{self.name} is not prepared for text")
+        if ("text" in ways(gather) or fuse is not None) and not isinstance(query, str):
+            field = "gather" if "text" in ways(gather) else "fuse"
+            raise Problem.of_field(field, "needs the text of the query: send query instead of embeddings")
         if isinstance(query, str) and not self.index.has_encoder:
             raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
 

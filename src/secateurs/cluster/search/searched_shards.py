@@ -12,7 +12,8 @@ from pathlib import Path
 from ...costs import Costs
 from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
-from ...gather import check_built
+from ...fusion import best_fused
+from ...gather import check_built, check_text
 from ...gather.bm25 import WordCounts
 from ...records import GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch
@@ -53,7 +54,7 @@ class SearchedShards:
         return Matching(sum(count for count, _, _ in parts), frequencies)
 
     def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
-        check_built(self._path, settings.gather, self.gatherers)
+        check_text(self._path, settings.gather, self.gatherers)
         where = settings.where if settings.frequencies == "matching" else None
         parts = self._shards.read("count_words", self._shards.for_all(words, where), settings.partial)
         return WordCounts.sum(parts.values(), len(words))
@@ -62,7 +63,7 @@ class SearchedShards:
         return self._shards.costs()
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        """The shards' k best, merged by score; equal scores go by docno."""
+        """The shards' k best, merged by score, equal scores by docno; or as fusion.py says."""
         plan = decision.plan
         check_built(self._path, plan.gather, self.gatherers)
         arguments = self._shards.for_all(_shard_query(decision))
@@ -70,6 +71,7 @@ class SearchedShards:
         watch.lap("cluster")
         self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
         parts = [ranking.found for ranking in rankings.values()]
+        fused = [(part.hits, part.scores) for part in parts if part.scores is not None]
         merged = heapq.merge(*(part.hits for part in parts), key=lambda hit: (-hit.score, hit.docno))
         slowest = max((ranking.milliseconds for ranking in rankings.values()), key=_sum, default={})
         for stage, milliseconds in slowest.items():
@@ -78,7 +80,7 @@ class SearchedShards:
         # A shard without a matching document has gathered in no way at all.
         gathered_by = sorted({part.plan.gather for part in parts if part.scored})
         return Found(
-            hits=tuple(islice(merged, plan.k)),
+            hits=best_fused(fused, plan.k) if fused else tuple(islice(merged, plan.k)),
             gathered=sum(part.gathered for part in parts),
             scored=sum(part.scored for part in parts),
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
@@ -94,8 +96,10 @@ class SearchedShards:
         found: Evidence = self._shards.read_one("evidence", docno, _shard_query(decision), docno)
         return found
 
-    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> list[Standing]:
-        arguments = self._shards.for_all(_shard_query(decision), score, docno)
+    def standings(
+        self, decision: Decision, settings: SearchSettings, score: float, text_score: float | None, docno: str
+    ) -> list[Standing]:
+        arguments = self._shards.for_all(_shard_query(decision), score, text_score, docno)
         return list(self._shards.read("standing", arguments, settings.partial).values())
 
 

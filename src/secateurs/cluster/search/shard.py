@@ -148,9 +148,9 @@ class Shard:
         snapshot = self._at(commit)
         return find_evidence(snapshot, _decision(snapshot, query), docno)
 
-    def standing(self, commit: int, query: ShardQuery, score: float, docno: str) -> Standing:
+    def standing(self, commit: int, query: ShardQuery, score: float, text_score: float | None, docno: str) -> Standing:
         snapshot = self._at(commit)
-        return find_standing(snapshot, _decision(snapshot, query), score, docno)
+        return find_standing(snapshot, _decision(snapshot, query), score, text_score, docno)
 
     def documents(self, commit: int, skip: int, most: int) -> tuple[list[Document], int]:
         """Up to `most` documents with their embeddings, after the first `skip`; and the commit they are of."""
