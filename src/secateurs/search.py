@@ -98,7 +98,7 @@ class Searched(Protocol):
 
     def filter(self, settings: SearchSettings) -> Matching: ...
 
-    def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
+    def count_words(self, words: tuple[str, ...], settings: SearchSettings, matching: Matching) -> WordCounts:
         """What BM25 must know of the documents whose frequencies count."""
 
     def costs(self) -> Costs:
@@ -219,7 +219,7 @@ class OneIndex:
         of_matching = settings.frequencies == "matching"
         return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
 
-    def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
+    def count_words(self, words: tuple[str, ...], settings: SearchSettings, matching: Matching) -> WordCounts:
         check_text(self.snapshot.path, settings.gather, self.gatherers)
         of_matching = settings.frequencies == "matching"
         return count_words(self.snapshot, words, matching.allowed if of_matching else self.snapshot.live)

@@ -26,6 +26,10 @@ class TextGatherer:
         self._segments = snapshot.segments
         self._embedded = np.concatenate([np.diff(segment.offsets) > 0 for segment in snapshot.segments])
 
+    @property
+    def documents(self) -> int:
+        return len(self._embedded)
+
     def gather(
         self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
@@ -56,8 +60,12 @@ class CellsAndText:
         by_text = best(found, scores, plan.candidates)
         with self._cells.find(query, kept, plan, allowed) as keys:
             by_cells = self._cells.best(keys, plan.candidates)
-            gathered = len(np.union1d(found, self._cells.numbers(keys)))
-        return np.concatenate([by_cells, by_text[~np.isin(by_text, by_cells)]]), gathered
+            is_in = np.zeros(self._text.documents, dtype=bool)  # what either finds
+            is_in[found] = is_in[self._cells.numbers(keys)] = True
+        gathered = int(is_in.sum())
+        is_in[:] = False  # and then what the cells choose
+        is_in[by_cells] = True
+        return np.concatenate([by_cells, by_text[~is_in[by_text]]]), gathered
 
 
 def best(documents: NDArray[np.int64], scores: NDArray[np.float64], candidates: int) -> NDArray[np.int64]:
@@ -82,15 +90,15 @@ def score_words(segments: Sequence[Segment], query: QueryWords) -> NDArray[np.fl
     parts = [np.zeros(0)]
     for segment in segments:
         scores, lengths = np.zeros(len(segment)), segment.documents.lengths
-        for word, weight in zip(query.words, query.weights, strict=True):
+        postings = segment.documents.postings(query.words)
+        for weight, (numbers, counts) in zip(query.weights, postings, strict=True):
             stop_if_cancelled()
-            numbers, counts = segment.documents.postings(word)
             scores[numbers] += shares(weight, counts, lengths[numbers], query.mean_length)
         parts.append(scores)
     return np.concatenate(parts)
 
 
-def count_words(snapshot: Snapshot, words: Sequence[str], allowed: NDArray[np.bool_] | None) -> WordCounts:
+def count_words(snapshot: Snapshot, words: tuple[str, ...], allowed: NDArray[np.bool_] | None) -> WordCounts:
     """What BM25 must know of the documents that are allowed, of all without `allowed`; deleted ones are not."""
     if "text" not in snapshot.manifest.gather:  # an index without embeddings: gathering finds nothing in any way
         return WordCounts(0, 0, (0,) * len(words))
@@ -98,7 +106,7 @@ def count_words(snapshot: Snapshot, words: Sequence[str], allowed: NDArray[np.bo
     for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False):
         stop_if_cancelled()
         here = None if allowed is None else allowed[first : first + len(segment)]
-        lengths, postings = segment.documents.lengths, [segment.documents.postings(word).numbers for word in words]
+        lengths, postings = segment.documents.lengths, [found.numbers for found in segment.documents.postings(words)]
         if here is None:
             having, length = [len(numbers) for numbers in postings], lengths.sum(dtype=np.int64)
         else:

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
-from .words import Postings, WordWriter, read_lengths, read_postings
+from .words import NO_POSTINGS, Postings, WordWriter, read_lengths, read_postings
 
 _VALUES_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 _FEW = 100
@@ -195,6 +195,7 @@ class Documents:
         self._check = check
         self._checked = False
         self._rows = _Connection(path)
+        self._last_postings: tuple[tuple[str, ...], list[Postings]] = ((), [])
         self._facts = _Connection(path)  # of its own, so that no fetch waits for a filter
         self._rows.all("SELECT 1 FROM documents LIMIT 1")
 
@@ -281,10 +282,18 @@ class Documents:
         self.check()
         return read_lengths(self._facts.all)
 
-    def postings(self, word: str) -> Postings:
-        """The documents that have a word, if the index was built for gather="text"."""
+    def postings(self, words: tuple[str, ...]) -> list[Postings]:
+        """The documents that have each of the words, if the index was built for gather="text"."""
+        words_before, before = self._last_postings
+        if words == words_before:  # a search counts these documents first, and scores them next
+            return before
         self.check()
-        return read_postings(self._facts.all, word)
+        found: dict[str, Postings] = {}
+        for start in range(0, len(words), _VALUES_PER_STATEMENT):
+            found |= read_postings(self._facts.all, words[start : start + _VALUES_PER_STATEMENT])
+        postings = [found.get(word, NO_POSTINGS) for word in words]
+        self._last_postings = words, postings
+        return postings
 
     def _select(self, columns: str, column: str, values: Sequence[int] | Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """The documents of which a column has one of these values."""

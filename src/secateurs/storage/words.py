@@ -14,7 +14,7 @@ and porter). A query is split as documents are. It is never parsed, so that noth
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -36,6 +36,9 @@ _WORD = "CAST(term AS BLOB)"
 class Postings(NamedTuple):
     numbers: NDArray[np.int32]  # of the documents that have a word, ascending
     counts: NDArray[Any]  # how often each of them has it
+
+
+NO_POSTINGS = Postings(np.empty(0, np.int32), np.empty(0, np.uint8))
 
 
 class WordWriter:
@@ -76,12 +79,14 @@ def read_lengths(select: Callable[..., list[tuple[Any, ...]]]) -> NDArray[np.uin
     return np.frombuffer(packed, dtype=np.uint32)
 
 
-def read_postings(select: Callable[..., list[tuple[Any, ...]]], word: str) -> Postings:
-    """Of a word as split_words gives it."""
-    rows = select("SELECT numbers, counts FROM words WHERE word = ?", (_packed(word),))
-    numbers, counts = rows[0] if rows else (b"", b"")
-    is_small = 4 * len(counts) == len(numbers)
-    return Postings(np.frombuffer(numbers, np.int32), np.frombuffer(counts, np.uint8 if is_small else np.uint32))
+def read_postings(select: Callable[..., list[tuple[Any, ...]]], words: Sequence[str]) -> dict[str, Postings]:
+    """Of those words, as split_words gives them, that a document has."""
+    marks = ",".join("?" * len(words))
+    found = {}
+    for word, numbers, counts in select(f"SELECT * FROM words WHERE word IN ({marks})", [_packed(w) for w in words]):
+        kind = np.uint8 if 4 * len(counts) == len(numbers) else np.uint32
+        found[_unpacked(word)] = Postings(np.frombuffer(numbers, np.int32), np.frombuffer(counts, kind))
+    return found
 
 
 class _Splitter:
@@ -103,7 +108,7 @@ class _Splitter:
                 rows = self._connection.execute(f"SELECT {_WORD} FROM places ORDER BY offset").fetchall()
             finally:
                 self._connection.execute("ROLLBACK")
-        return [word.decode("utf-8", "surrogateescape") for (word,) in rows]
+        return [_unpacked(word) for (word,) in rows]
 
 
 split_words = _Splitter()  # a text to its words, in their order
@@ -111,6 +116,10 @@ split_words = _Splitter()  # a text to its words, in their order
 
 def _packed(word: str) -> bytes:
     return word.encode("utf-8", "surrogateescape")
+
+
+def _unpacked(word: bytes) -> str:
+    return word.decode("utf-8", "surrogateescape")
 
 
 def _create_tables(connection: sqlite3.Connection, schema: str, named: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from itertools import islice
@@ -53,7 +53,7 @@ class SearchedShards:
             frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), empty)
         return Matching(sum(count for count, _, _ in parts), frequencies)
 
-    def count_words(self, words: Sequence[str], settings: SearchSettings, matching: Matching) -> WordCounts:
+    def count_words(self, words: tuple[str, ...], settings: SearchSettings, matching: Matching) -> WordCounts:
         check_text(self._path, settings.gather, self.gatherers)
         where = settings.where if settings.frequencies == "matching" else None
         parts = self._shards.read("count_words", self._shards.for_all(words, where), settings.partial)

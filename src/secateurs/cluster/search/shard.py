@@ -118,7 +118,7 @@ class Shard:
         frequencies = filtered.frequencies.with_background(None) if with_frequencies else None
         return filtered.count, frequencies, filtered.keys
 
-    def count_words(self, commit: int, words: Sequence[str], where: str | None) -> WordCounts:
+    def count_words(self, commit: int, words: tuple[str, ...], where: str | None) -> WordCounts:
         """Of this shard's documents, or of those that match a filter."""
         snapshot = self._at(commit)
         counted = snapshot.live if where is None else snapshot.filtered(where, strict=False).allowed
