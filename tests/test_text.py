@@ -1,5 +1,6 @@
 """gather="text" and gather="cells+text": BM25 over the live documents, whatever segments and shards they are in."""
 
+import json
 import math
 import re
 from collections import Counter
@@ -13,10 +14,13 @@ from conftest import random_text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_sharded import make_shards
+from typer.testing import CliRunner
 
 from secateurs import Document, EncodedText, Index, SecateursError, ShardedIndex
+from secateurs.cli.app import app
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import UsageError
+from secateurs.storage.repair import repair
 from secateurs.storage.words import split_words
 
 VOCABULARY = ("fox", "dog", "cat", "42", "owl", "emu", "the")
@@ -367,3 +371,119 @@ def test_fuse_needs_text_and_gathers_by_it(zoo: Index, tmp_path: Path) -> None:
         zoo.search(query("owl"), fuse="rrf", min_score=3)
     with pytest.raises(UsageError, match="leave out fuse"):
         zoo.search(query("owl"), fuse="rrf", budget_ms=3)
+
+
+# ---- The surfaces
+
+CORPUS = (
+    '{"docno": "code", "text": "Error E4711 means that the pump is blocked."}\n'
+    '{"docno": "other", "text": "Error E4712 means that the pump is dry."}\n'
+    '{"docno": "fish", "text": "Goldfish grow as large as their pond lets them."}\n'
+)
+
+
+@pytest.fixture(scope="module")
+def pumps(tmp_path_factory: pytest.TempPathFactory, encoder: OnnxEncoder) -> Index:
+    documents = [json.loads(line) for line in CORPUS.splitlines()]
+    path = tmp_path_factory.mktemp("pumps") / "pumps.sec"
+    return Index.build(path, documents, encoder=encoder, gather=("cells", "text"))
+
+
+def test_http_answers_by_text_and_fused_as_the_library_does(pumps: Index, index_path: Path) -> None:
+    pytest.importorskip("fastapi", reason='pip install "secateurs[serve]"')
+    from fastapi.testclient import TestClient
+
+    from secateurs.service.app import create_app
+
+    with TestClient(create_app({"pumps": pumps, "cells": Index(index_path, pumps.encoder)})) as client:
+
+        def post(name: str = "pumps", **body: Any) -> Any:
+            return client.post(f"/v1/indexes/{name}/search", json=body)
+
+        answer = post(query="E4711", gather="text").json()
+        assert [hit["docno"] for hit in answer["hits"]] == ["code"]
+        assert answer["plan"]["words"]["words"] == ["e4711"]
+        assert answer["hits"][0]["exact_score"] is None
+        fused = post(query="E4711", fuse="rrf").json()["hits"]
+        expected = pumps.search("E4711", fuse="rrf")
+        assert [(hit["docno"], hit["score"], hit["exact_score"], hit["text_score"]) for hit in fused] == [
+            (hit.docno, hit.score, hit.exact_score, hit.text_score) for hit in expected
+        ]
+        assert post(query="E4711", fuse="none").json()["hits"][0]["text_score"] is None
+        explained = client.get(
+            "/v1/indexes/pumps/explain", params={"query": "E4711", "docno": "code", "gather": "text"}
+        ).json()
+        assert explained["text_score"] > 0
+        curve = client.get("/v1/indexes/pumps/prune-curve", params={"query": "E4711", "gather": "text"}).json()
+        assert all(point["overlap"] == 1 for point in curve["points"])
+        embeddings = {"embeddings": [[1.0] + [0.0] * (pumps.dim - 1)], "token_ids": [1], "token_kinds": [0]}
+        for refused, word in (
+            (post(**embeddings, gather="text"), "needs the text of the query"),
+            (post(**embeddings, fuse="rrf"), "needs the text of the query"),
+            (post("cells", query="E4711", gather="cells+text"), "is prepared for cells, exhaustive only"),
+            (post("cells", query="E4711", fuse="rrf"), "not prepared for text"),
+        ):
+            assert refused.status_code == 422
+            assert word in refused.text
+            assert str(pumps.path.parent) not in refused.text
+
+
+def test_the_text_of_a_query_travels_through_pyterriers_stages(pumps: Index) -> None:
+    pytest.importorskip("pyterrier", reason='pip install "secateurs[pyterrier]"')
+    import pandas as pd
+
+    from secateurs.integrations.pyterrier import Candidates, Prune, QueryEncoder, Scorer
+
+    queries = pd.DataFrame([("q1", "E4711"), ("q2", "goldfish pumps")], columns=["qid", "query"])
+    columns = ["qid", "docno", "score", "rank"]
+    for gather in ("text", "cells+text"):
+        whole = pumps.retriever(gather=gather)(queries)
+        stages = QueryEncoder(pumps) >> Prune(pumps, gather=gather) >> Candidates(pumps, gather=gather) >> Scorer(pumps)
+        assert stages(queries)[columns].equals(whole[columns])
+    fused = pumps.retriever(fuse="rrf", gather="exhaustive")(queries)
+    expected = pumps.search("E4711", fuse="rrf", gather="exhaustive")
+    assert fused[fused["qid"] == "q1"]["docno"].tolist() == [hit.docno for hit in expected]
+
+
+def test_a_sweep_takes_both_and_fuse(pumps: Index) -> None:
+    from secateurs.lab import sweep
+
+    rows = sweep("gather=cells,cells+text", "fuse=none,rrf")
+    assert [(row.gather, row.fuse) for row in rows.values()] == [
+        ("cells", None),
+        ("cells", "rrf"),
+        ("cells+text", None),
+        ("cells+text", "rrf"),
+    ]
+    assert "gather=cells+text fuse=rrf" in rows
+
+
+def test_the_command_line_builds_and_searches_by_text(tmp_path: Path) -> None:
+    (tmp_path / "corpus.jsonl").write_text(CORPUS)
+    run = CliRunner().invoke
+    index = str(tmp_path / "i.sec")
+    built = run(app, ["index", str(tmp_path / "corpus.jsonl"), index, "--gather", "cells", "--gather", "text"])
+    assert built.exit_code == 0, built.output
+    table = run(app, ["search", index, "E4711", "--gather", "text"])
+    assert "gathered 1 of 3 documents by their words, scored 1" in " ".join(table.output.split())
+    both = run(app, ["search", index, "E4711", "--gather", "cells+text"])
+    assert "and by their words, scored 3" in " ".join(both.output.split())
+    fused = json.loads(run(app, ["search", index, "E4711", "--fuse", "rrf", "--json"]).stdout)
+    assert fused["hits"][0]["docno"] == "code"
+    assert fused["hits"][0]["score"] == pytest.approx(2 / 61)
+    explained = run(app, ["explain", index, "E4711", "code", "--gather", "text"])
+    assert "BM25 of its words" in " ".join(explained.output.split())
+    missed = run(app, ["explain", index, "E4711", "fish", "--gather", "text"])
+    assert "its words do not either" in " ".join(missed.output.split())
+
+
+def test_a_repaired_index_is_searched_by_text_again(tmp_path: Path) -> None:
+    path = tmp_path / "i.sec"
+    documents = [document(f"d{i}", i) for i in range(50)]
+    index = Index.build(path, documents, encoder=None, gather=("cells", "text"))
+    expected = text_scores(index, "owl")
+    index.close()
+    (lists,) = path.rglob("cell_documents.npy")
+    lists.write_bytes(b"damaged")
+    assert not repair(path).lost
+    assert text_scores(Index(path), "owl") == pytest.approx(expected)
