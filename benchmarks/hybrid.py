@@ -4,8 +4,8 @@
 
 Three Markdown tables. The first has, for the judged queries of each collection, nDCG@10, the share of the relevant
 documents that were scored, documents scored, and the time of a search without encoding as a multiple of that with
-gather="cells" in the same run. "BM25 alone" is the order of the text, without MaxSim. "same" counts queries whose
-nDCG@10 is that of "cells", "better" and "worse" the others, with the p-value of a paired randomisation test.
+gather="cells" in the same run. "BM25 alone" is the order of the text, without MaxSim. "better / worse" counts queries
+whose nDCG@10 is higher or lower than with "cells", with the p-value of a paired randomisation test.
 
 The second is the same for identifiers, which embeddings know little about. The rule: a word of a document's text,
 between white space and without punctuation at its ends, of 4 to 24 characters, with a letter and a digit in it, and
@@ -87,6 +87,10 @@ def p_value(differences: NDArray[np.float64]) -> float:
     return float((np.count_nonzero(means >= abs(differences.mean()) - 1e-12) + 1) / (len(means) + 1))
 
 
+def shown(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+
+
 def table(
     outcomes: Mapping[str, Outcome],
     measures: Mapping[str, Callable[[Outcome], NDArray[np.float64]]],
@@ -99,7 +103,7 @@ def table(
     for way, outcome in outcomes.items():
         difference = compare(outcome) - base
         better, worse = int((difference > 1e-9).sum()), int((difference < -1e-9).sum())
-        against = f"{better} / {worse} (p = {p_value(difference):.3f})" if better + worse else "0 / 0"
+        against = f"{better} / {worse} ({shown(p_value(difference))})" if better + worse else "0 / 0"
         cells = [f"{measure(outcome).mean():.4f}" for measure in measures.values()]
         rest = ["", "", ""]
         if not np.isnan(outcome.milliseconds):
