@@ -2,7 +2,7 @@
 
     python benchmarks/importance.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 100]
         [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--nearest]
-        [--choose] [--specials] [--summary]
+        [--choose ORDER] [--specials] [--summary]
 
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
@@ -10,9 +10,10 @@ Prints a Markdown table for each way of gathering: of each order and p, the shar
 the documents gathered, nDCG@10 and its difference from ICF with the same p. A star: the difference is significant
 (paired t-test over the queries, p < 0.05 after Bonferroni's correction for the comparisons of the collection).
 `--nearest` adds an order by the nearest cells, see `nearest_cells`. `--figure` draws overlap and nDCG@10 against
-documents gathered. Nothing here is timed. Other tables instead: `--choose` chooses the background's share in the order
-`rarity`, by leaving out one collection at a time; `--specials` has what a special token gathers alone, beside the
-rarest word; `--summary` what cells find if the summary's similarity counts 0 to 4 times.
+documents gathered. Nothing here is timed. Other tables instead: `--choose rarity` chooses the background's share in the
+order `rarity`, and `--choose focus` what the other words count for in `focus`, by leaving out one collection at a time;
+`--specials` has what a special token gathers alone, beside the rarest word; `--summary` what cells find if the
+summary's similarity counts 0 to 4 times.
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from numpy.typing import NDArray
 
 from secateurs import EncodedText, Frequencies, Index, TokenKind
 from secateurs.gather import cells
-from secateurs.importance import Order, icf, rarity
+from secateurs.importance import Order, focuses, icf, rarity
 from secateurs.kernels.simd import round_query
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 1.0)
+OTHER_WORDS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
 
 
 class Row(NamedTuple):
@@ -40,14 +42,6 @@ class Row(NamedTuple):
     overlap: NDArray[np.float64]
     documents: NDArray[np.float64]
     ndcg: NDArray[np.float64]
-
-
-def words_only(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
-    """`rarity` with the summary among the other special tokens."""
-    ordered = rarity(query, frequencies)
-    is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
-    is_special = query.token_kinds[ordered] > TokenKind.PUNCTUATION
-    return np.concatenate([ordered[~is_special], ordered[is_special & ~is_summary], ordered[is_summary]])
 
 
 def nearest_cells(index: Index) -> Order:
@@ -71,27 +65,39 @@ def nearest_cells(index: Index) -> Order:
         similar = query.embeddings[words] @ query.embeddings[words].T  # (words, words)
         others = (similar.sum(axis=1) - np.diag(similar)) / (len(words) - 1)
         words = words[np.argsort(-(products[:, 0] * unit * step + others / 2), kind="stable")]
-        front = np.concatenate([words[:1], np.flatnonzero(query.token_kinds == TokenKind.SUMMARY)[:1], words[1:]])
-        return np.concatenate([front, usual[~np.isin(usual, front)]])
+        return np.concatenate([words, usual[~np.isin(usual, words)]])
 
     return order
 
 
-def with_share(share: float, summary: bool) -> Order:
+def with_share(share: float) -> Order:
     """`rarity` with another share of the background."""
 
     def order(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
-        usual = icf(query, frequencies)
-        counts, general = frequencies.collection_frequency(query.token_ids), frequencies.background
+        general = frequencies.background
         assert general is not None
-        in_collection = (1 + counts) / frequencies.embeddings
+        in_collection = (1 + frequencies.collection_frequency(query.token_ids)) / frequencies.embeddings
         in_general = (1 + general.collection_frequency(query.token_ids)) / general.embeddings
-        seen = (query.token_kinds == TokenKind.WORD) & (counts > 0)
-        key = np.where(seen, (1 - share) * in_collection + share * in_general, np.inf)
-        first = np.where((query.token_kinds == TokenKind.SUMMARY) & summary, 0, 1)
-        return usual[np.lexsort((key[usual], first[usual]))]
+        return seen_words_first(query, frequencies, (1 - share) * in_collection + share * in_general)
 
     return order
+
+
+def with_other_words(times: float) -> Order:
+    """`focus` in which the other words count for more or less."""
+
+    def order(query: EncodedText, frequencies: Frequencies) -> NDArray[np.int64]:
+        assert frequencies.centre is not None
+        return seen_words_first(query, frequencies, -focuses(query, frequencies.centre, times))
+
+    return order
+
+
+def seen_words_first(query: EncodedText, frequencies: Frequencies, key: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Words that documents have by an ascending key, then the other positions as in `icf`."""
+    usual = icf(query, frequencies)
+    seen = (query.token_kinds == TokenKind.WORD) & (frequencies.collection_frequency(query.token_ids) > 0)
+    return usual[np.argsort(np.where(seen, key, np.inf)[usual], kind="stable")]
 
 
 def kind_first(kind: TokenKind) -> Order:
@@ -107,11 +113,15 @@ def kind_first(kind: TokenKind) -> Order:
 
 def print_specials(bench: Bench, gathers: Sequence[str], k_prime: int) -> None:
     """One embedding gathers: that of the rarest word, or a special token's."""
-    alone: dict[str, Order] = {"rarest word (icf)": "icf", "rarest word (rarity)": words_only}
+    alone: dict[str, Order] = {
+        "first word (icf)": "icf",
+        "first word (rarity)": "rarity",
+        "first word (focus)": "focus",
+    }
     alone |= {kind.name.lower(): kind_first(kind) for kind in TokenKind if kind > TokenKind.PUNCTUATION}
     for gather in gathers:
         for name, order in alone.items():
-            is_there = name.startswith("rarest") or any(
+            is_there = name.startswith("first word") or any(
                 (query.token_kinds == TokenKind[name.upper()]).any() for query in bench.collection.queries.values()
             )
             if is_there:
@@ -136,7 +146,7 @@ def print_summary(bench: Bench) -> None:
         cells.times_counted = shipped
 
 
-ORDERS: dict[str, Order] = {"first": "first", "icf": "icf", "rarity, words only": words_only, "rarity": "rarity"}
+ORDERS: dict[str, Order] = {"first": "first", "icf": "icf", "rarity": "rarity", "focus": "focus"}
 
 
 class Bench:
@@ -172,14 +182,14 @@ class Bench:
 def compare(
     bench: Bench, gather: str, ps: Sequence[int], k_prime: int, nearest: bool = False
 ) -> dict[tuple[str, str], Row]:
-    """(order, p) -> row; the default search is ("rarity", "auto")."""
+    """(order, p) -> row; the default search is ("focus", "auto")."""
     rows: dict[tuple[str, str], Row] = {}
     orders = ORDERS | ({"nearest cells": nearest_cells(bench.collection.index)} if nearest else {})
     wanted: list[tuple[str, int]] = [(name, p) for name in orders for p in ps]
     for name, p in progress(wanted, description=f"{bench.name}, {gather}"):
         rows[name, str(p)] = bench.measure(order=orders[name], p=p, gather=gather, k_prime=k_prime)
     if gather == "cells":
-        for name in ("icf", "rarity"):
+        for name in ("icf", "rarity", "focus"):
             rows[name, "auto"] = bench.measure(order=name, gather=gather)
         if nearest:
             rows["nearest cells", "auto"] = bench.measure(order=orders["nearest cells"], gather=gather)
@@ -211,29 +221,32 @@ def print_table(bench: Bench, gather: str, rows: dict[tuple[str, str], Row]) -> 
     )
 
 
-def choose_share(benches: Sequence[Bench], gathers: Sequence[str], k_prime: int) -> None:
-    """Mean overlap and nDCG@10 over p = 1 to 4 for each share, and the shares that the other collections choose."""
-    table = np.zeros((len(benches), len(SHARES)))
+def choose(benches: Sequence[Bench], orders: dict[float, Order], gathers: Sequence[str], k_prime: int) -> None:
+    """Mean overlap and nDCG@10 over p = 1 to 4 for each number, and the numbers that the other collections choose."""
+    table = np.zeros((len(benches), len(orders)))
     ndcg = np.zeros_like(table)
     for b, bench in enumerate(benches):
-        for s, share in enumerate(progress(SHARES, description=bench.name)):
+        for n, order in enumerate(progress(orders.values(), description=bench.name)):
             measured = [
-                bench.measure(order=with_share(share, summary), p=p, gather=gather, k_prime=k_prime)
+                bench.measure(order=order, p=p, gather=gather, k_prime=k_prime)
                 for gather in gathers
-                for summary in (False, True)
                 for p in (1, 2, 3, 4)
             ]
-            table[b, s] = np.mean([row.overlap.mean() for row in measured])
-            ndcg[b, s] = np.mean([row.ndcg.mean() for row in measured])
-    shares = " | ".join(f"share {share}" for share in SHARES)
-    print(f"| collection | {shares} | the others choose, by overlap | by nDCG@10 |")
-    print("|---" * (len(SHARES) + 3) + "|")
+            table[b, n] = np.mean([row.overlap.mean() for row in measured])
+            ndcg[b, n] = np.mean([row.ndcg.mean() for row in measured])
+    numbers = list(orders)
+    print(f"| collection | {' | '.join(map(str, numbers))} | the others choose, by overlap | by nDCG@10 |")
+    print("|---" * (len(numbers) + 3) + "|")
+
+    def line(name: str, of_bench: NDArray[np.float64], ndcg_of_bench: NDArray[np.float64], best: list[float]) -> None:
+        values = [f"{a:.3f} / {b:.4f}" for a, b in zip(of_bench, ndcg_of_bench, strict=True)]
+        print(f"| {' | '.join([name, *values, *map(str, best)])} |")
+
     for b, bench in enumerate(benches):
-        best = [SHARES[int(np.delete(values, b, axis=0).mean(axis=0).argmax())] for values in (table, ndcg)]
-        numbers = " | ".join(f"{table[b, s]:.3f} / {ndcg[b, s]:.4f}" for s in range(len(SHARES)))
-        print(f"| {bench.name} | {numbers} | {best[0]} | {best[1]} |")
-    numbers = " | ".join(f"{table[:, s].mean():.3f} / {ndcg[:, s].mean():.4f}" for s in range(len(SHARES)))
-    print(f"| mean | {numbers} | {' | '.join(str(SHARES[int(v.mean(axis=0).argmax())]) for v in (table, ndcg))} |")
+        others = [np.delete(values, b, axis=0).mean(axis=0) for values in (table, ndcg)]
+        line(bench.name, table[b], ndcg[b], [numbers[int(mean.argmax())] for mean in others])
+    means = table.mean(axis=0), ndcg.mean(axis=0)
+    line("mean", *means, [numbers[int(mean.argmax())] for mean in means])
 
 
 def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]]) -> None:
@@ -242,8 +255,7 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
 
     names = list(dict.fromkeys(name for name, _ in results))
     gather = "cells" if any(key[1] == "cells" for key in results) else "faiss"
-    styles = {"first": ("#999999", "o"), "icf": ("#1f77b4", "s"), "rarity, words only": ("#e69f00", "^")}
-    styles["rarity"] = ("#d62728", "D")
+    styles = {"first": ("#999999", "o"), "icf": ("#1f77b4", "s"), "rarity": ("#e69f00", "^"), "focus": ("#d62728", "D")}
     if any(order == "nearest cells" for rows in results.values() for order, _ in rows):
         styles["nearest cells"] = ("#009e73", "v")
     columns = min(len(names), 4)
@@ -261,9 +273,9 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
                 x = [row.documents.mean() for row in points]
                 y = [getattr(row, value).mean() for row in points]
                 plot.plot(x, y, color=colour, marker=marker, markersize=3.5, linewidth=1.1, label=order)
-            if ("rarity", "auto") in rows:
-                row = rows["rarity", "auto"]
-                label = "rarity, p per query"
+            if ("focus", "auto") in rows:
+                row = rows["focus", "auto"]
+                label = "focus, p per query"
                 plot.plot(row.documents.mean(), getattr(row, value).mean(), "k*", markersize=9, label=label)
             plot.spines[["top", "right"]].set_visible(False)
             plot.tick_params(labelsize=7)
@@ -292,7 +304,7 @@ def main() -> None:
     arguments.add_argument("--k-prime", type=int, default=200)
     arguments.add_argument("--figure", type=Path)
     arguments.add_argument("--nearest", action="store_true")
-    arguments.add_argument("--choose", action="store_true")
+    arguments.add_argument("--choose", choices=["rarity", "focus"])
     arguments.add_argument("--specials", action="store_true")
     arguments.add_argument("--summary", action="store_true")
     options = arguments.parse_args()
@@ -302,7 +314,10 @@ def main() -> None:
         return Bench(*open_slice(given, options.cache, options.most_queries, gather=built_for))
 
     if options.choose:
-        choose_share([open_bench(given) for given in options.collections], options.gather, options.k_prime)
+        orders = {"rarity": {share: with_share(share) for share in SHARES}}
+        orders["focus"] = {times: with_other_words(times) for times in OTHER_WORDS}
+        benches = [open_bench(given) for given in options.collections]
+        choose(benches, orders[options.choose], options.gather, options.k_prime)
         return
     if options.summary:
         print("| collection | the summary counts | p = 2 | p = 3 | p = 4 | p per query |\n|---|---|---|---|---|---|")

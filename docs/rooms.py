@@ -27,7 +27,7 @@ class Room(NamedTuple):
 
 LAYERS: tuple[tuple[Room, ...], ...] = (
     (Room("cli", "parse, call the library, print", ("cli", "__main__"), query="1, 9", document="1"),),
-    (Room("integrations", "PyTerrier, LangChain, LlamaIndex, Haystack, MCP", ("integrations",)),),
+    (Room("integrations", "frameworks, databases, MCP, PyTerrier", ("integrations",)),),
     (
         Room("service", "HTTP and the explorer page", ("service",)),
         Room("lab", "experiments, reproductions", ("lab", "demo")),
@@ -36,8 +36,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (
         Room(
             "index",
-            "Index, and the contract of every index; matches",
-            ("index", "contract", "matches"),
+            "Index, and the contract of every index; matches, exports, imports",
+            ("index", "contract", "matches", "transfer", "viewer"),
             query="2",
             document="2",
         ),
@@ -62,7 +62,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
     (Room("storage", "what is on disk: segments, stores, changes, repair", ("storage",), query="8", document="5"),),
     (
         Room("encoders", "text to embeddings, token counts", ("encoders", "background"), query="4", document="4"),
-        Room("corpus", "readers of documents and queries", ("corpus", "queries", "trec"), document="3"),
+        Room("corpus", "readers of documents and queries", ("corpus", "queries", "metadata", "trec"), document="3"),
     ),
     (Room("kernels", "compiled code", ("kernels",), query="7", document="6"),),
     (
@@ -78,6 +78,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
                 "threads",
                 "progress",
                 "hashing",
+                "hit_fields",
+                "html_views",
                 "version",
             ),
         ),

@@ -35,13 +35,16 @@ from conftest import random_text
 from secateurs import Document, Index, SecateursError
 from secateurs.storage.manifest import PARTS
 
-VERBS = ("add", "update", "delete", "compact", "build")
-State = dict[str, int]  # docno -> the seed of its content
+VERBS = ("add", "update", "update_metadata", "delete", "compact", "build")
+CONTENTS = 10**6
+State = dict[str, int]  # docno -> the seed in its metadata; modulo CONTENTS it is the seed of its content
 _fork = multiprocessing.get_context("fork")  # what is compiled and imported already need not be again
 
 
 def document(docno: str, seed: int) -> Document:
-    return Document(docno, f"{docno} {seed}", {"seed": seed}, random_text(np.random.default_rng(seed), 3 + seed % 5))
+    content = seed % CONTENTS
+    encoded = random_text(np.random.default_rng(content), 3 + content % 5)
+    return Document(docno, f"{docno} {content}", {"seed": seed}, encoded)
 
 
 def plan(rng: random.Random, state: State, verb: str | None = None) -> tuple[str, State, State]:
@@ -61,6 +64,10 @@ def plan(rng: random.Random, state: State, verb: str | None = None) -> tuple[str
         given = {docno: rng.randrange(10**6) for docno in rng.sample(sorted(state), min(count, len(state)))}
         given |= {f"n{rng.randrange(10**9)}": rng.randrange(10**6)}
         return verb, given, state | given
+    if verb == "update_metadata" and state:
+        docnos = rng.sample(sorted(state), min(count, len(state)))
+        given = {docno: state[docno] + CONTENTS for docno in docnos}
+        return verb, given, state | given
     return "compact", {}, state
 
 
@@ -74,6 +81,8 @@ def carry_out(path: Path, verb: str, given: State) -> None:
         index.delete(given)
     elif verb == "compact":
         index.compact()
+    elif verb == "update_metadata":
+        index.update_metadata({docno: {"seed": seed} for docno, seed in given.items()})
     else:
         getattr(index, verb)(documents)
 
@@ -84,7 +93,7 @@ def verify(path: Path, *possible: State) -> State:
     held = {item.docno: int(item.metadata["seed"]) for item in index.documents()}
     assert held in possible, f"{len(held)} documents, which is no committed state"
     index.check()
-    assert all(item.text == f"{item.docno} {held[item.docno]}" for item in index.documents())
+    assert all(item.text == f"{item.docno} {held[item.docno] % CONTENTS}" for item in index.documents())
     for docno, seed in list(held.items())[:: 1 + len(held) // 8]:
         expected = document(docno, seed)
         assert expected.encoded is not None

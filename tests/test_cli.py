@@ -17,6 +17,7 @@ import pytest
 import typer.main
 from test_sharded import make_shards
 
+import secateurs
 from secateurs import Index
 from secateurs.cli.app import app
 from secateurs.cli.interruption import InterruptedCommandError, on_interrupt
@@ -247,7 +248,71 @@ def test_bad_lines_stop_the_build_or_are_skipped_and_counted(tmp_path: Path) -> 
     assert "line 5: no docno" in done.stderr
 
 
+@pytest.mark.parametrize("source", ["texts.jsonl", "texts.txt", "-", "- as JSON"])
+def test_rerank_orders_the_texts_of_a_file_or_of_standard_input(tmp_path: Path, source: str) -> None:
+    lines = "".join(f"{json.loads(line)['text']}\n" for line in CORPUS.splitlines())
+    (tmp_path / "texts.jsonl").write_text(CORPUS)
+    (tmp_path / "texts.txt").write_text(lines)
+    file = "-" if source.startswith("-") else tmp_path / source
+    stdin = CORPUS if source == "- as JSON" else lines
+    done = run("rerank", "where are flowers", file, "--json", "-k", "2", stdin=stdin)
+    assert done.returncode == 0, done.stderr
+    documents = list(read_corpus(tmp_path / "texts.jsonl"))
+    expected = secateurs.rerank("where are flowers", [document.text for document in documents])[:2]
+    named = source in ("texts.jsonl", "- as JSON")
+    assert json.loads(done.stdout) == {
+        "query": "where are flowers",
+        "hits": [
+            {
+                "rank": rank,
+                "docno": documents[text.number].docno if named else str(text.number + 1),
+                "score": text.score,
+                "text": documents[text.number].text,
+                "metadata": dict(documents[text.number].metadata) if named else {},
+                "relevance": text.relevance,
+            }
+            for rank, text in enumerate(expected, start=1)
+        ],
+    }
+
+
+def test_rerank_prints_a_table_or_a_run(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text(CORPUS + "not JSON\n")
+    table = run("rerank", "where are flowers", tmp_path / "texts.jsonl", "--skip-bad")
+    assert re.search(r"^ 1 .* bees +Bees dance", table.stdout, re.MULTILINE)
+    assert "scored 3 texts\n" in table.stdout
+    assert "skipped: 1" in table.stdout
+    ran = run("rerank", "where are flowers", tmp_path / "texts.jsonl", "--skip-bad", "--trec", "-k", "1")
+    assert re.fullmatch(r"1 Q0 bees 1 \d+\.\d+ secateurs\n", ran.stdout)
+
+
+@pytest.mark.parametrize("command", [("search",), ("shard", "search")])
+def test_pages_fields_and_facets_are_those_of_the_library(animals: Path, command: tuple[str, ...]) -> None:
+    how = ("do goldfish grow", "-k", "1", "--offset", "1", "--facets", "year", "--effort", "exact")
+    done = run(*command, animals, *how, "--json", "--fields", "docno, year")
+    assert done.returncode == 0, done.stderr
+    hit = Index(animals).search("do goldfish grow", 2, effort="exact")[1]
+    content = json.loads(done.stdout)
+    assert content["hits"] == [
+        {"rank": 2, "docno": hit.docno, "score": hit.score, "relevance": hit.relevance, "metadata": {}}
+    ]
+    assert content["facets"] == {"year": [{"value": 2020, "documents": 1}]}
+    table = run(*command, animals, *how).stdout
+    assert re.search(rf"^ 2 .* {hit.docno} ", table, re.MULTILINE)
+    assert "\nyear: 2020 (1)\n" in table
+
+
 WRONG = [
+    (["search", "INDEX", "a", "--fields", "docno"], 2, "--fields chooses what --json prints"),
+    (["search", "INDEX", "a", "--facets", "yaer"], 2, "facets: no document has the key 'yaer'; there are: year"),
+    (["search", "INDEX", "a", "--facets", "year", "--trec"], 2, "a TREC run has no facets"),
+    (["search", "INDEX", "a", "--offset", "-1"], 2, "offset must be a whole number of at least 0, not -1"),
+    (["rerank", "", "f"], 2, "the query is empty"),
+    (["rerank", "a", "nowhere.jsonl"], 1, "there is no file or folder nowhere.jsonl"),
+    (["rerank", "a", "-"], 1, "- has no texts in it"),
+    (["rerank", "a", "-", "-k", "0"], 2, "k must be a whole number of at least 1, not 0"),
+    (["rerank", "a", "-", "--json", "--trec"], 2, "not both"),
+    (["rerank", "do", "goldfish", "f"], 2, "put the query in quotes"),
     (["search", "nowhere.sec", "a"], 1, "there is no index at nowhere.sec"),
     (["search", "INDEX"], 2, "give either a QUERY or --queries FILE"),
     (["search", "INDEX", "a", "--queries", "f"], 2, "give either a QUERY or --queries FILE"),

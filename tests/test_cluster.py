@@ -219,6 +219,26 @@ def test_a_write_that_loses_its_actor_is_done_once(open_on: Callable[..., Sharde
     many.check()
 
 
+def test_pages_and_facets_on_a_cluster_are_those_of_one_index(
+    open_on: Callable[..., ShardedIndex], tmp_path: Path
+) -> None:
+    documents = [replace(document, metadata={"third": number % 3}) for number, document in enumerate(DOCUMENTS)]
+    one = Index.build(tmp_path / "one.sec", documents, encoder=None, store="float16")
+    many = open_on(make_shards(tmp_path / "many.sec", documents, SHARDS, store="float16"), seconds=60)
+    how: dict[str, Any] = {
+        "effort": "exact",
+        "k": 7,
+        "offset": 5,
+        "facets": ["third"],
+        "where": "third between 1 and 2",
+    }
+    expected, found = one.search(QUERIES[0], **how), many.search(QUERIES[0], **how)
+    assert hits_of(found) == hits_of(expected)
+    assert found.facets == expected.facets == {"third": [(1, 40), (2, 40)]}
+    with pytest.raises(UsageError, match="facets: no document has the key 'fourth'"):
+        many.search(QUERIES[0], facets=["fourth"])
+
+
 def test_a_pickled_index_starts_other_actors(open_on: Callable[..., ShardedIndex], path: Path) -> None:
     many = open_on(path)
     expected = hits_of(many.search(QUERIES[0]))

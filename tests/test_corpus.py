@@ -1,13 +1,16 @@
 """Files to documents, with every kind of bad line."""
 
 import gzip
+import io
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from secateurs import Document, EncodedText, Index, SecateursError
-from secateurs.corpus import BadDocumentError, count_documents, read_corpus, to_document
+from secateurs.corpus import BadDocumentError, count_documents, read_corpus, read_texts, to_document
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import MissingExtraError, UsageError
 from secateurs.records import is_blank
@@ -31,6 +34,31 @@ def test_jsonl_takes_docno_text_and_metadata(tmp_path: Path, suffix: str) -> Non
 def test_a_title_goes_in_front_of_the_text_and_stays_in_the_metadata() -> None:
     document = to_document({"_id": "a", "title": "Fish", "text": "They swim."})
     assert document == Document("a", "Fish They swim.", {"title": "Fish"})
+
+
+def test_no_title_goes_in_front_of_a_full_text_and_another_text_comes_first() -> None:
+    assert to_document({"_id": "a", "title": "Fish", "full_text": "They swim."}).text == "They swim."
+    both = to_document({"_id": "a", "title": "Fish", "full_text": "all", "text": "They swim."})
+    assert both == Document("a", "Fish They swim.", {"title": "Fish", "full_text": "all"})
+
+
+def test_standard_input_is_read_as_jsonl_and_its_lines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = b'{"docno": "a", "text": "one"}\nnonsense\n{"docno": "b", "text": "two"}\n'
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(lines)))
+    problems: list[str] = []
+    assert [document.docno for document in read_corpus("-", problems.append)] == ["a", "b"]
+    assert problems[0].startswith("standard input, line 2: not JSON")
+    assert count_documents("-") is None
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_folder_of_beir_is_its_corpus_file_and_another_folder_is_its_texts(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"corpus.jsonl{suffix}", '{"_id": "1", "title": "Fish", "text": "swim."}\n')
+    write(tmp_path / "README.md", "about")
+    assert list(read_corpus(tmp_path)) == [Document("README.md", "about")]
+    (tmp_path / "qrels").mkdir()
+    assert list(read_corpus(tmp_path)) == [Document("1", "Fish swim.", {"title": "Fish"})]
+    assert count_documents(tmp_path) == 1
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -265,3 +293,13 @@ def test_ir_datasets_without_its_extra_names_the_pip_line(monkeypatch: pytest.Mo
 
 def test_usage_errors_are_value_errors_too() -> None:
     assert issubclass(UsageError, ValueError)
+
+
+def test_a_file_of_texts_has_one_on_each_line_and_a_broken_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "found.txt").write_bytes(b"\n one \nt\xff\n\nthree\n")
+    problems: list[str] = []
+    found = list(read_texts(str(tmp_path / "found.txt"), problems.append))
+    assert [(document.docno, document.text) for document in found] == [("2", "one"), ("5", "three")]
+    assert [problem.partition(", ")[2] for problem in problems] == ["line 3: not UTF-8 (invalid start byte at byte 1)"]
+    with pytest.raises(BadDocumentError, match="line 3: not UTF-8"):
+        list(read_texts(str(tmp_path / "found.txt")))

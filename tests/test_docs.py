@@ -4,23 +4,15 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pages import PAGES, PROSE, ROOT, RUN_ELSEWHERE, blocks
 
 import secateurs
 import secateurs.lab
-
-ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-PROSE = {page.name: page.read_text("utf-8") for page in PAGES}
-
-
-def blocks(page: str, language: str) -> list[str]:
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PROSE[page], flags=re.MULTILINE | re.DOTALL)
-    return [content for name, content in fenced if name == language]
-
 
 WITH_PYTHON = [page for page in PROSE if blocks(page, "python")]
 
@@ -30,18 +22,29 @@ def test_python_blocks_run(page: str, tmp_path: Path, index_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     if '"demo.sec"' in PROSE[page]:
         shutil.copytree(index_path, "demo.sec")
+    elsewhere = [block for place in RUN_ELSEWHERE if place[0] == page for block in blocks(page, "python", place[1])]
     namespace: dict[str, object] = {}
     try:
         for block in blocks(page, "python"):
-            exec(compile(block, page, "exec"), namespace)
+            if block not in elsewhere:
+                exec(compile(block, page, "exec"), namespace)
     finally:
         if "ray" in sys.modules:  # no later test should be connected to what was started here
             sys.modules["ray"].shutdown()
 
 
+@pytest.mark.parametrize(("place", "file"), RUN_ELSEWHERE.items())
+def test_a_section_whose_python_does_not_run_here_runs_in_the_tests_of_its_package(
+    place: tuple[str, str], file: str
+) -> None:
+    page, heading = place
+    assert blocks(page, "python", heading)
+    assert f'blocks("{page}", "python", "{heading}")' in (Path(__file__).parent / file).read_text("utf-8")
+
+
 def test_the_pages_that_should_show_python_do() -> None:
     pages = {"README.md", "quickstart.md", "how-it-works.md", "encoders.md", "pyterrier.md", "integrations.md"}
-    assert pages <= set(WITH_PYTHON)
+    assert pages | {"databases.md"} <= set(WITH_PYTHON)
 
 
 def test_every_command_shown_exists_with_the_options_shown() -> None:
@@ -74,10 +77,13 @@ def test_every_command_and_public_name_is_documented() -> None:
         assert re.search(rf"\b{name}\b", everything), name
     for name in secateurs.lab.__all__:
         assert re.search(rf"\b{name}\b", PROSE["lab.md"]), name
-    commands = ("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo")
+    commands = ("index", "add", "update", "delete", "compact", "check", "search", "explain", "info", "demo", "get")
     for command in (
         *commands,
         "background",
+        "export",
+        "import",
+        "rerank",
         "serve",
         "mcp",
         "evaluate",
@@ -94,6 +100,19 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{target} in {page.name}"
+
+
+def test_the_site_builds_and_leaves_no_page_out(tmp_path: Path) -> None:
+    """Strict: a link to a page or heading that is not there, or a page that is not in the menu, fails.
+
+    Not --quiet, with which mkdocs counts no warnings.
+    """
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} | {"index", "contributing", "changelog", "security"}
+    assert pages <= {page.stem for page in (tmp_path / "site").glob("*.html")}
+    assert 'href="quickstart.html"' in (tmp_path / "site" / "index.html").read_text("utf-8")
 
 
 def test_both_commands_are_in_the_first_thirty_lines_of_the_readme() -> None:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -309,13 +310,18 @@ def test_an_index_records_the_commit_of_such_a_model_and_loads_it_again(tmp_path
 class FakeHub:
     """The client of a hub where one repository holds these files; it notes what it fetches."""
 
+    constants = SimpleNamespace(HF_HUB_OFFLINE=False)
+
     def __init__(self, files: dict[str, str], cache: Path) -> None:
         self.files = files
         self.folder = cache / ("c" * 40)
 
-    def snapshot_download(self, name: str, revision: str | None, allow_patterns: list[str]) -> str:
+    def snapshot_download(
+        self, name: str, revision: str | None, allow_patterns: list[str], local_files_only: bool
+    ) -> str:
         from fnmatch import fnmatch
 
+        assert not local_files_only
         assert revision in (None, "c" * 40)
         for path, content in self.files.items():
             if any(fnmatch(path, pattern) for pattern in allow_patterns):

@@ -9,7 +9,7 @@ import pytest
 
 from secateurs import Index, SecateursError, TokenKind, load_encoder
 
-pytest.importorskip("sentence_transformers", reason='needs "secateurs[st]": run make test-st')
+pytest.importorskip("sentence_transformers", reason='needs "secateurs[st]": run make test-torch')
 
 from secateurs.encoders import Encoder
 from secateurs.encoders.model_folder import wheel_folder

@@ -1,6 +1,7 @@
 """`where`: what the language means, that it is applied before gathering, and what is refused."""
 
 import contextlib
+import re
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,9 @@ from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.errors import CancelledError, UsageError
 from secateurs.storage import snapshot as snapshots
-from secateurs.storage.documents import Documents
+from secateurs.storage.documents import Documents, DocumentWriter
 from secateurs.storage.filters import Filter
+from secateurs.storage.patterns import Pattern
 
 METADATA: dict[str, dict[str, Any]] = {
     "a": {"year": 2019, "lang": "en", "tags": ["old", "short"], "ok": True},
@@ -86,6 +88,23 @@ def matching(index: Index, where: str) -> str:
         ("docno != 'a'", "bcdef"),
         ("NOT (year >= 2020 OR lang = 'en') AND docno <> 'f'", "de"),
         ("year = -1 or year = +2019", "a"),
+        ("year between 2019 and 2021", "ab"),
+        ("year between 2020 and 2020.0", "b"),
+        ("year BETWEEN '2' AND '3' AND lang is not null", "d"),
+        ("year not between 2019 and 2021", "cd"),  # has the key, with another value
+        ("not year between 2019 and 2021", "cdef"),
+        ("lang between 'de' and 'en' and year between 2019 and 2019", "a"),
+        ("lang like 'e%'", "ac"),
+        ("lang like '%'", "abcd"),
+        ("lang like '_e'", "b"),
+        ("lang like 'E%'", ""),  # capital letters differ
+        ("lang LIKE '%''s'", "d"),
+        ("lang not like 'e%'", "bd"),
+        ("tags like '%o%'", "a"),
+        ("tags not like '%d'", "b"),  # no entry may match
+        ("author.name like 'A_a'", "c"),
+        ("docno like '_'", "abcdef"),
+        ("docno not like 'a%' and docno like '%'", "bcdef"),
         ("author is null", "abdef"),
         ("tags is not null", "ab"),
         ("big < " + "9" * 350, "e"),
@@ -104,7 +123,17 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
     ("where", "problem"),
     [
         ("", "expected a key"),
-        ("year", "expected =, !=, <, <=, >, >=, in or is"),
+        ("year", "expected =, !=, <, <=, >, >=, in, like, between or is"),
+        ("lang like", "expected a number, a text in quotes"),
+        ("lang like 3", "like takes a text in quotes"),
+        ("lang like 'a\0%'", "like takes a text in quotes"),
+        ("lang like en", "write 'en' if it is a text"),
+        ("year between 2019", "expected and, as in  between 2019 and 2021"),
+        ("year between 2019 or 2020", "expected and"),
+        ("year between 2021 and 2019", "between takes the smaller value first, at '2021 and 2019'"),
+        ("year between 2021 and 'x'", "between takes two numbers, or two texts"),
+        ("ok between false and true", "can be compared"),
+        ("docno between 'a' and 'b'", "docnos can be compared"),
         ("year >=", "expected a number"),
         ("year >= 2020 and", r"expected a key, such as year, at the end \(character 17 of"),
         ("(year >= 2020", r"expected \)"),
@@ -116,7 +145,7 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
         ("year; DROP TABLE documents", "cannot be read"),
         ("year = 20x", "cannot be read"),
         ("lang = '\ud800'", "not valid Unicode"),
-        ("ok < true", "can be compared with = and != only"),
+        ("ok < true", "true and false can be compared with = and != only"),
         ("docno > 'a'", "docnos can be compared"),
         ("docno = 7", "a docno is a text, in quotes"),
         ("year = " + "9" * 5000, "expected a number"),
@@ -124,7 +153,7 @@ def test_what_a_filter_means(index: Index, where: str, expected: str) -> None:
         ("year is 3", "expected null"),
         ("lang in 'en'", "expected \\("),
         ("lang in ('en' 'de')", "expected , or \\)"),
-        ("lang not 'en'", "expected in"),
+        ("lang not 'en'", "expected in, like or between"),
         ("(" * 60 + "a = 1" + ")" * 60, "inside each other"),
         ("a = 1 or " * 2000 + "a = 1", "characters"),
         ("a = 1 or " * 64 + "a = 1", "more than 64 comparisons"),
@@ -182,6 +211,76 @@ def test_comparisons_are_those_of_python_between_values_of_one_kind(
         return SIGNS[sign](held, value)
 
     assert found == {i for i, held in enumerate(values) if holds(held)}
+
+
+CHARACTERS = st.text(alphabet="ab%_\\*?[]\0é\ud7ff\U0010ffff", max_size=6)
+
+
+def regular_expression(like: str) -> str:
+    """The plain twin of a pattern."""
+    pieces = re.findall(r"\\[%_\\]|.", like, flags=re.DOTALL)
+    return "".join({"%": ".*", "_": "."}.get(piece) or re.escape(piece[-1]) for piece in pieces)
+
+
+@given(st.lists(CHARACTERS, min_size=1, max_size=8, unique=True), CHARACTERS.filter(lambda like: "\0" not in like))
+@settings(max_examples=150, deadline=None)
+def test_like_is_a_regular_expression_and_finds_docnos_and_metadata(
+    tmp_path_factory: pytest.TempPathFactory, values: list[str], like: str
+) -> None:
+    path = tmp_path_factory.mktemp("like") / "documents.sqlite"
+    writer = DocumentWriter(path)
+    for value in values:
+        writer.add(value, "", {"x": value, "listed": [1, value]})
+    writer.close()
+    documents = Documents(path, lambda: None)
+    matching = [re.fullmatch(regular_expression(like), value, re.DOTALL) and "\0" not in value for value in values]
+    quoted = like.replace("'", "''")
+    for key in ("x", "listed", "docno"):
+        assert Filter.parse(f"{key} like '{quoted}'").mask(documents, len(values)).tolist() == list(map(bool, matching))
+
+
+@given(st.lists(st.lists(VALUES, max_size=3), min_size=1, max_size=6), VALUES, VALUES)
+@settings(max_examples=100, deadline=None)
+def test_a_value_between_two_is_not_below_the_one_and_not_above_the_other(
+    tmp_path_factory: pytest.TempPathFactory, lists: list[list[Any]], least: Any, most: Any
+) -> None:
+    path = tmp_path_factory.mktemp("between") / "documents.sqlite"
+    writer = DocumentWriter(path)
+    for number, values in enumerate(lists):
+        writer.add(str(number), "", {"x": values})
+    writer.close()
+    literals = ["'" + v.replace("'", "''") + "'" if isinstance(v, str) else repr(v) for v in (least, most)]
+    where = f"x between {literals[0]} and {literals[1]}"
+    if isinstance(least, str) != isinstance(most, str) or least > most:
+        with pytest.raises(UsageError, match="between takes"):
+            Filter.parse(where)
+        return
+    expected = [
+        any(isinstance(value, str) == isinstance(least, str) and least <= value <= most for value in values)
+        for values in lists
+    ]
+    assert Filter.parse(where).mask(Documents(path, lambda: None), len(lists)).tolist() == expected
+
+
+def test_like_and_between_may_still_be_keys() -> None:
+    for where in ("like = 3", "between > 1 and like is null", "like like 'x%' or between between 1 and 2"):
+        assert {key for key, _ in Filter.parse(where).compared()} <= {"like", "between"}
+
+
+@pytest.mark.parametrize("shown", ["year like '%' or lang between 'a' and 'b' or " * 40, "lang like '%a' or " * 65])
+def test_like_and_between_count_as_comparisons(shown: str) -> None:
+    with pytest.raises(UsageError, match="more than 64 comparisons"):
+        Filter.parse(shown + "year = 1")
+
+
+def test_a_prefix_is_looked_up_and_the_rest_is_not_read(tmp_path: Path) -> None:
+    writer = DocumentWriter(tmp_path / "documents.sqlite")
+    writer.add("a", "", {"x": "abc"})
+    writer.close()
+    pattern = Pattern.parse("ab%")
+    statement = f"EXPLAIN QUERY PLAN SELECT number FROM facts WHERE key = 0 AND {pattern.condition('value')}"
+    ((*_, plan),) = sqlite3.connect(tmp_path / "documents.sqlite").execute(statement, pattern.values).fetchall()
+    assert "PRIMARY KEY (key=? AND value>? AND value<?)" in plan
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +371,9 @@ def test_importance_can_follow_what_matches(tmp_path: Path) -> None:
         ("yaer not in ('x')", "no document has the key 'yaer'"),
         ("lang = 3", "^where: 'lang' is compared with a number, but its values are texts$"),
         ("lang != 3", "'lang' is compared with a number"),
+        ("lang between 1 and 3", "'lang' is compared with a number"),
+        ("ok like 'x%'", "'ok' is compared with a text"),
+        ("yaer like 'x%'", "no document has the key 'yaer'"),
         ("lang in ('en', 3)", "'lang' is compared with a number"),
         ("ok = 1", "'ok' is compared with a number, but its values are true or false"),
         ("tags = true", "'tags' is compared with true or false, but its values are texts"),

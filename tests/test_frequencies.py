@@ -1,6 +1,7 @@
 """Token counts against a plain counter."""
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secateurs import Frequencies, frequencies
-from secateurs.errors import UsageError
+from secateurs.errors import SecateursError, UsageError
 
 documents = st.lists(st.lists(st.integers(-5, 12), max_size=8), max_size=12)
 
@@ -48,3 +49,51 @@ def test_block_by_block_is_the_same_as_at_once(monkeypatch: pytest.MonkeyPatch) 
 def test_a_negative_frequency_is_refused() -> None:
     with pytest.raises(UsageError, match="negative"):
         Frequencies.from_counts({1: -1})
+
+
+@given(documents)
+def test_counting_a_stream_of_documents_is_the_same(docs: list[list[int]]) -> None:
+    streamed, whole = Frequencies.count(iter(docs), progress=False), count(docs)
+    assert streamed.token_ids.tolist() == whole.token_ids.tolist()
+    assert streamed.collection.tolist() == whole.collection.tolist()
+    assert streamed.document.tolist() == whole.document.tolist()
+
+
+def test_a_stream_of_many_blocks_is_counted_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frequencies, "_DOCUMENTS_PER_BLOCK", 2)
+    counted = Frequencies.count(iter([[1, 2, 2], [], [2, 3], [3, 3, 3], [1]]))
+    assert counted.collection.tolist() == [2, 3, 4]
+    assert counted.document.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("wrong", ["goldfish", [0.5], [2**31], [[1, 2]], 7, [None]])
+def test_what_is_no_list_of_token_ids_is_refused(wrong: object) -> None:
+    with pytest.raises(UsageError, match="token ids of each document"):
+        Frequencies.count([[1], wrong])  # type: ignore[list-item]
+
+
+def test_saved_counts_come_back(tmp_path: Path) -> None:
+    counted = count([[1, 2, 2], [-4, 2]])
+    counted.save(tmp_path / "counts")
+    loaded = Frequencies.load(tmp_path / "counts")
+    assert loaded.token_ids.tolist() == [-4, 1, 2]
+    assert loaded.collection.tolist() == [1, 1, 3]
+    assert loaded.document.tolist() == [1, 1, 2]
+    assert loaded.embeddings == 5
+
+
+def test_a_file_that_is_not_there_or_has_no_counts_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file"):
+        Frequencies.load(tmp_path / "nothing")
+    path = tmp_path / "counts"
+    count([[1, 2], [2]]).save(path)
+    whole = path.read_bytes()
+    ones = np.array([1, 1])
+    contents = [b"", b"text", whole[: len(whole) // 2]]
+    for token_ids, counts in (([2, 1], ones), ([1, 2, 3], ones), (7, ones), ([1, 2], [0.5, 0.5]), (["a", "b"], ones)):
+        np.savez(tmp_path / "other.npz", token_ids=token_ids, collection=counts, document=ones)
+        contents.append((tmp_path / "other.npz").read_bytes())
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(SecateursError, match="has no frequencies"):
+            Frequencies.load(path)

@@ -1,18 +1,19 @@
 """Candidates: all of them, the paper's FAISS stage, or our cells."""
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import random_text
+from conftest import build_random, random_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
 from secateurs import gather as gathering
-from secateurs.errors import SecateursError, UsageError
+from secateurs.errors import MissingExtraError, SecateursError, UsageError
 from secateurs.gather import gatherer
 from secateurs.kernels.simd import round_query
 from secateurs.records import SearchPlan
@@ -108,6 +109,29 @@ def test_a_way_of_gathering_that_was_not_built_names_the_option_that_builds_it(t
 def test_an_unknown_gatherer_names_the_known_ones(large: Index) -> None:
     with pytest.raises(UsageError, match="cells, faiss, exhaustive"):
         large.search(random_text(np.random.default_rng(0), 2), gather="hnsw")
+
+
+def test_faiss_is_needed_only_where_it_gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_both = build_random(tmp_path / "both.sec", 40, gather=("cells", "faiss"))
+    query = random_text(np.random.default_rng(0), 3)
+    expected = with_both.search(query, gather="cells").hits
+    monkeypatch.setitem(sys.modules, "faiss", None)  # as if it were not installed
+
+    missing = r'faiss is not installed: pip install "secateurs\[faiss\]"'
+    opened = Index(with_both.path)
+    assert opened.search(query).hits == expected
+    with pytest.raises(MissingExtraError, match=missing):
+        opened.search(query, gather="faiss")
+    with pytest.raises(MissingExtraError, match=missing):
+        opened.add([Document("new", encoded=random_text(np.random.default_rng(1), 3))])
+    assert "new" not in opened
+    with pytest.raises(MissingExtraError, match=missing):
+        build_random(tmp_path / "faiss.sec", 40, gather="faiss")
+    assert not (tmp_path / "faiss.sec").exists()
+    with_cells = build_random(tmp_path / "cells.sec", 40)
+    with_cells.delete(["d001"])
+    with_cells.compact()
+    assert with_cells.search(query, gather="exhaustive", k=40).stats.documents_scored == len(with_cells) == 39
 
 
 def test_embeddings_of_any_length_are_gathered_by_dot_product(tmp_path: Path) -> None:

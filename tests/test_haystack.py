@@ -17,8 +17,10 @@ from haystack.testing.document_store import DocumentStoreBaseTests
 from haystack.utils.filters import document_matches_filter
 from hypothesis import given
 from hypothesis import strategies as st
+from test_sharded import make_shards
 
-from secateurs import Index
+import secateurs
+from secateurs import Index, ShardedIndex
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError, UsageError
 from secateurs.integrations.haystack import SecateursDocumentStore, SecateursRetriever, where_of
@@ -54,6 +56,39 @@ class TestDocumentStore(DocumentStoreBaseTests):
         with pytest.raises(DuplicateDocumentError):
             document_store.write_documents([Document(content="Cats sleep."), Document(content="Goldfish grow.")])
         assert document_store.count_documents() == 1
+
+
+class TestStoreOfShards(TestDocumentStore):
+    """The same of a collection in shards, whose documents come shard after shard."""
+
+    @pytest.fixture
+    def document_store(self, tmp_path: Path, encoder: OnnxEncoder) -> SecateursDocumentStore:
+        return SecateursDocumentStore(str(make_shards(tmp_path / "store.sec", [], 2, encoder=encoder)), encoder)
+
+    @staticmethod
+    def assert_documents_are_equal(received: list[Document], expected: list[Document]) -> None:
+        received, expected = (sorted(documents, key=lambda document: document.id) for documents in (received, expected))
+        TestDocumentStore.assert_documents_are_equal(received, expected)
+
+
+def test_a_store_of_shards_filters_retrieves_and_is_saved_as_one_index(
+    encoded_passages: list[secateurs.Document], encoder: OnnxEncoder, tmp_path: Path
+) -> None:
+    documents = encoded_passages[:40]
+    Index.build(tmp_path / "one.sec", documents, encoder=None, store="float16")
+    make_shards(tmp_path / "many.sec", documents, 3, store="float16")
+    one, many = (SecateursDocumentStore(str(tmp_path / name), encoder) for name in ("one.sec", "many.sec"))
+    assert isinstance(many.index, ShardedIndex)
+    filters = condition("meta.kind", "==", "class")
+    found = {document.id: document for document in many.filter_documents(filters)}
+    assert found == {document.id: document for document in one.filter_documents(filters)}
+    assert 0 < len(found) < len(many.filter_documents()) == 40
+    with pytest.raises(FilterError, match="colour"):
+        many.filter_documents(condition("meta.colour", "==", "red"))
+    retriever = SecateursRetriever(many, filters=filters, top_k=4, settings={"effort": "exact"})
+    expected = SecateursRetriever(one, filters=filters, top_k=4, settings={"effort": "exact"}).run(QUERY)["documents"]
+    assert [document.id for document in retriever.run(QUERY)["documents"]] == [document.id for document in expected]
+    assert SecateursDocumentStore.from_dict(many.to_dict()).count_documents() == 40
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Frequencies, Index, TokenKind
 from secateurs.errors import UsageError
-from secateurs.importance import ORDERS, log_share, match_rarity, order_positions, rarities, word_rarity
+from secateurs.importance import ORDERS, focuses, log_share, match_rarity, order_positions, rarities, word_rarity
 
 CLS, Q, SEP, MASK = 101, 1, 102, 103
 W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
@@ -95,7 +95,7 @@ def test_an_order_function_with_a_wrong_signature_or_result_says_what_is_expecte
 
 
 def test_an_unknown_order_names_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="rarity, icf, idf, first, random"):
+    with pytest.raises(UsageError, match="focus, rarity, icf, idf, first, random"):
         order_positions("tfidf", GOLDFISH, COUNTS)
 
 
@@ -155,10 +155,10 @@ def test_in_a_tiny_collection_rarity_is_that_in_general_text() -> None:
     assert order_positions("rarity", query([1, 2], [W, W]), few).tolist() == [1, 0]
 
 
-def test_rarity_puts_the_summary_second_and_other_specials_last() -> None:
+def test_rarity_puts_the_summary_after_the_words_and_before_other_specials() -> None:
     q = query([7, 8, 1, 2, 9, 9], [TokenKind.CLS, TokenKind.SUMMARY, W, W, TokenKind.SEP, TokenKind.MASK])
     frequencies = Frequencies.from_counts({1: 5, 2: 3, 7: 1, 8: 1, 9: 1})
-    assert order_positions("rarity", q, frequencies).tolist() == [3, 1, 2, 0, 4, 5]
+    assert order_positions("rarity", q, frequencies).tolist() == [3, 2, 1, 0, 4, 5]
     without_words = query([7, 8, 9], [TokenKind.CLS, TokenKind.SUMMARY, TokenKind.SEP])
     assert order_positions("rarity", without_words, frequencies).tolist() == [1, 0, 2]
     assert order_positions("icf", q, frequencies).tolist() == [3, 2, 0, 1, 4, 5]
@@ -174,6 +174,63 @@ def test_rarity_without_background_and_summary_is_icf(text: list[tuple[int, int]
     q = query([i for i, _ in text], [kind for _, kind in text])
     frequencies = Frequencies.from_counts(frequency)
     assert np.array_equal(order_positions("rarity", q, frequencies), order_positions("icf", q, frequencies))
+
+
+# Three words in two dimensions: the first two point the same way, and the third to the mean of all documents.
+TWO_AND_THE_MEAN = np.array([[0.6, 0.8], [0.6, 0.8], [1.0, 0.0]])
+MEAN = np.array([0.9, 0.0], dtype=np.float32)
+
+
+def with_mean(counts: dict[int, int]) -> Frequencies:
+    return replace(Frequencies.from_counts(counts), centre=MEAN)
+
+
+def test_focus_is_three_quarters_of_the_mean_product_with_other_words_less_that_with_the_mean() -> None:
+    """Words 0 and 1: 3/4 (1 + 0.6) / 2 - 0.54 = 0.06. Word 2: 3/4 (0.6 + 0.6) / 2 - 0.9 = -0.45. Specials: 0."""
+    rows = np.vstack([np.ones((1, 2)), TWO_AND_THE_MEAN])
+    q = EncodedText(rows, [9, 1, 2, 3], [TokenKind.CLS, W, W, W])
+    assert focuses(q, MEAN, 0.75).tolist() == pytest.approx([0, 0.06, 0.06, -0.45])
+    alone = EncodedText(rows[:2], [9, 1], [TokenKind.CLS, W])
+    assert focuses(alone, MEAN, 0.75).tolist() == pytest.approx([0, -0.54])
+
+
+def test_focus_puts_words_first_that_are_like_the_others_and_unlike_the_mean_whatever_their_frequency() -> None:
+    kinds = [TokenKind.CLS, W, TokenKind.SUMMARY, W, W, TokenKind.MASK]
+    rows = np.vstack([MEAN, TWO_AND_THE_MEAN[2], MEAN, TWO_AND_THE_MEAN[:2], MEAN])
+    q = EncodedText(rows, [9, 3, 8, 1, 2, 7], kinds)
+    assert order_positions("focus", q, with_mean({1: 100, 2: 100, 3: 1, 7: 5, 8: 5, 9: 5})).tolist() == [
+        3,
+        4,
+        1,
+        2,
+        0,
+        5,
+    ]
+
+
+def test_focus_puts_words_that_no_document_has_behind_those_that_documents_have() -> None:
+    q = EncodedText(TWO_AND_THE_MEAN, [1, 2, 3], [W, W, W])
+    assert order_positions("focus", q, with_mean({2: 5, 3: 5})).tolist() == [1, 2, 0]
+
+
+@given(tokens, counts)
+def test_focus_without_the_mean_of_the_documents_is_rarity(
+    text: list[tuple[int, int]], frequency: dict[int, int]
+) -> None:
+    q = query([i for i, _ in text], [kind for _, kind in text])
+    frequencies = Frequencies.from_counts(frequency)
+    assert np.array_equal(order_positions("focus", q, frequencies), order_positions("rarity", q, frequencies))
+
+
+def test_focus_under_a_filter_has_the_mean_of_the_whole_collection(tmp_path: Path) -> None:
+    index = Index.build(tmp_path / "i.sec", random_documents(300), encoder=None)
+    q = random_text(np.random.default_rng(0), 8)
+    whole, matching = (
+        index.decide(q, where="i > 20", order="focus", frequencies=name).ordered.tolist()  # type: ignore[arg-type]
+        for name in ("collection", "matching")
+    )
+    assert whole == matching
+    assert whole != index.decide(q, order="icf").ordered.tolist()
 
 
 def test_the_rarest_word_has_rarity_1_the_most_common_0_and_specials_0() -> None:
@@ -223,7 +280,7 @@ def test_without_token_ids_the_embedding_least_like_the_mean_comes_first() -> No
     rows = np.array([[0.9, 0.4, 0, 0], [0.1, 0, 1, 0], [0.5, 0, 0, 0.8]])
     frequencies = Frequencies(np.array([0], np.int32), np.array([50]), np.array([9]), centre=np.eye(4, dtype="f4")[0])
     q = EncodedText(rows, [0, 0, 0], [W, W, W])
-    for order in ("rarity", "icf", "idf"):
+    for order in ("focus", "rarity", "icf", "idf"):
         assert order_positions(order, q, frequencies).tolist() == [1, 2, 0]
     assert order_positions("first", q, frequencies).tolist() == [0, 1, 2]
     with_ids = Frequencies(np.array([0, 7], np.int32), np.array([50, 2]), np.array([9, 2]), centre=frequencies.centre)

@@ -183,6 +183,27 @@ async def test_what_is_refused_is_told_to_the_agent(
     assert str(index.path) not in answer
 
 
+@pytest.mark.parametrize(
+    ("limits", "arguments", "message"),
+    [
+        (Limits(score_work=1_000), {"effort": "exact"}, "effort: too much work: documents to score x query embeddings"),
+        (Limits(score_work=1_000), {"effort": "exact"}, "Ask for less, or have the server started with"),
+        (Limits(score_work=1_000), {"effort": "exact"}, "larger --max-score-work"),
+        (Limits(gather_work=1), {"effort": "fast"}, "larger --max-gather-work"),
+    ],
+)
+async def test_a_call_that_is_too_much_work_is_refused_without_the_offer_of_a_key(
+    index: Index, limits: Limits, arguments: dict[str, Any], message: str
+) -> None:
+    docno = index.search(QUERY, k=1)[0].docno
+    for tool, asked in (("search", {}), ("explain", {"docno": docno})):
+        answer = await call(index, tool, limits, query=QUERY, **asked, **arguments)
+        assert isinstance(answer, str)
+        assert message in answer
+        assert "key" not in answer.lower()
+        assert "hits" in await call(index, "search", limits, query=QUERY, where="kind = 'none'", **arguments)
+
+
 async def test_several_indexes_are_told_apart(index: Index, tmp_path: Path, encoder: OnnxEncoder) -> None:
     animals = Index.build(tmp_path / "animals.sec", [{"docno": "fish", "text": "Goldfish grow."}], encoder=encoder)
     both = {"library": index, "animals": animals}

@@ -56,6 +56,13 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         ("langchain", "langchain_core", "langchain"),
         ("llama_index", "llama_index.core", "llama-index"),
         ("haystack", "haystack", "haystack"),
+        ("rerankers", "rerankers", "rerankers"),
+        ("pylate", "pylate", "pylate"),
+        ("mteb", "mteb", "mteb"),
+        ("lancedb", "lancedb", "lancedb"),
+        ("qdrant", "qdrant_client", "qdrant"),
+        ("voyager", "voyager", "voyager"),
+        ("milvus", "pymilvus", "milvus"),
     ],
 )
 def test_an_integration_without_its_package_names_the_pip_line(

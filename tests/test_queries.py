@@ -19,6 +19,13 @@ BEIR_QUERIES = (
 BEIR_QRELS = "query-id\tcorpus-id\tscore\nPLAIN-2\tMED-2427\t2\nPLAIN-2\tMED-10\t1\n"
 
 
+def test_a_folder_of_beir_is_its_queries_file(tmp_path: Path) -> None:
+    write(tmp_path / "queries.jsonl.gz", BEIR_QUERIES)
+    assert [qid for qid, _ in read_queries(str(tmp_path))] == ["PLAIN-2", "PLAIN-12"]
+    with pytest.raises(SecateursError, match="is a folder, not a file"):
+        read_queries(str(tmp_path.parent))
+
+
 def write(path: Path, content: str) -> str:
     data = content.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)

@@ -119,6 +119,81 @@ def test_another_order_ranks_the_chips_anew(page: Any, address: str) -> None:
     assert "order=first" in page.url
 
 
+@pytest.mark.parametrize(
+    ("choice", "shown", "settings"),
+    [
+        ("p=1", "p = 1", {"p": 1}),
+        ("order=first", "order first", {"p": 2, "order": "first"}),
+        ("effort=exact", "effort exact", {"effort": "exact"}),
+    ],
+)
+def test_the_ranking_is_compared_with_one_of_other_settings(
+    page: Any, address: str, index: Index, choice: str, shown: str, settings: dict[str, Any]
+) -> None:
+    page.goto(f"{address}#index=library&q={QUERY}&p=2")
+    page.wait_for_selector("#compare tbody tr")
+    page.get_by_label("Compare with").select_option(choice)
+    page.get_by_role("columnheader", name=shown).wait_for()
+    here, there = index.search(QUERY, p=2), index.search(QUERY, **settings)
+    rows = page.locator("#compare tbody tr")
+    for row, name in ((0, "embeddings_kept"), (1, "documents_gathered"), (2, "documents_scored")):
+        cells = [int(cell.replace(",", "")) for cell in rows.nth(row).locator("td").all_inner_texts()]
+        assert cells == [getattr(here.stats, name), getattr(there.stats, name)]
+    assert page.locator("#compare .docno").all_inner_texts() == [hit.docno for hit in there]
+    absent = [hit.docno for hit in there if hit.docno not in {hit.docno for hit in here}]
+    assert page.locator("#compare .lost .docno").all_inner_texts() == absent
+    assert docnos(page) == [hit.docno for hit in here]
+    page.reload()  # the address holds it
+    page.get_by_role("columnheader", name=shown).wait_for()
+
+
+def test_a_filter_finds_only_what_matches_and_the_address_holds_it(page: Any, address: str, index: Index) -> None:
+    where = "kind = 'method'"
+    page.goto(f"{address}#index=library&q={QUERY}&p=2")
+    page.wait_for_selector("#hits li")
+    page.get_by_role("textbox", name="Filter").fill(where)
+    page.get_by_role("textbox", name="Filter").press("Enter")
+    page.wait_for_function("() => document.getElementById('results-facts').textContent.includes('matching')")
+    ranking = index.search(QUERY, p=2, where=where)
+    assert docnos(page) == [hit.docno for hit in ranking]
+    assert f"of {ranking.stats.documents_matching} matching" in page.locator("#results-facts").inner_text()
+    assert page.locator("#compare .docno").all_inner_texts() == [
+        hit.docno for hit in index.search(QUERY, p=None, where=where)
+    ]
+    page.get_by_role("button", name="Why?").first.click()
+    page.wait_for_selector(".map")
+    page.reload()
+    page.wait_for_function("() => document.getElementById('results-facts').textContent.includes('matching')")
+    assert page.get_by_role("textbox", name="Filter").input_value() == where
+
+
+def test_a_wrong_filter_says_which_keys_there_are(page: Any, address: str) -> None:
+    page.goto(f"{address}#index=library&q={QUERY}")
+    page.wait_for_selector("#hits li")
+    field = page.get_by_role("textbox", name="Filter")
+    field.fill("knd = 'method'")
+    field.press("Enter")
+    page.get_by_role("alert").get_by_text("no document has the key 'knd'; there are: kind, python").wait_for()
+    assert field.get_attribute("aria-invalid") == "true"
+    field.fill("")
+    field.press("Enter")
+    page.wait_for_function("() => !document.getElementById('where').hasAttribute('aria-invalid')")
+
+
+def test_keys_that_the_server_names_begin_a_filter(page: Any, address: str) -> None:
+    fields = {
+        "kind": {"types": ["text"], "documents": 494, "example": "it's a method"},
+        "<b>odd": {"types": ["number"], "documents": 3, "example": 2020},
+    }
+    page.route("**/v1/indexes/library/fields", lambda route: route.fulfill(json={"fields": fields}))
+    page.goto(f"{address}#index=library&q={QUERY}")
+    page.get_by_role("button", name="kind", exact=True).click()
+    field = page.get_by_role("textbox", name="Filter")
+    assert field.input_value() == "kind = 'it''s a method'"
+    page.get_by_role("button", name="<b>odd", exact=True).click()
+    assert field.input_value() == "kind = 'it''s a method' and \"<b>odd\" >= 2020"
+
+
 def test_a_chip_says_how_often_its_token_occurs_and_sets_p(page: Any, address: str, index: Index) -> None:
     page.goto(address)
     search(page)

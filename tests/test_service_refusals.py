@@ -247,6 +247,7 @@ def test_answers_from_an_index_are_not_cached(client: TestClient) -> None:
 
 def test_the_list_of_indexes_has_the_limits(vectors: Index) -> None:
     limits = {"k": 5, "p": 8, "query_characters": 99, "gather_work": 1000, "score_work": 2000}
+    limits |= {"batch": 3, "text_characters": 98, "encode_work": 3000}
     with TestClient(create_app({"vectors": vectors}, Limits(**limits))) as client:
         assert client.get("/v1/indexes").json()["limits"] == limits
 
@@ -259,7 +260,7 @@ def test_the_description_names_what_every_request_may_get_and_who_needs_a_key(ve
         for method, operation in operations.items():
             if path.startswith("/v1/"):
                 assert {"401", "413", "421", "429", "500", "503"} <= operation["responses"].keys()
-            writes = method in ("put", "delete") or (method == "post" and path.endswith("/documents"))
+            writes = method in ("put", "patch", "delete") or (method == "post" and path.endswith("/documents"))
             assert ("security" in operation) == (writes or (for_reads and path != "/healthz"))
 
 

@@ -26,13 +26,23 @@ OPERATIONS = [
         ("post", "search"),
         ("get", "explain"),
         ("get", "prune-curve"),
+        ("get", "colbertv2"),
         ("get", "info"),
         ("post", "documents"),
         ("put", "documents"),
         ("get", "documents/{docno}"),
         ("delete", "documents/{docno}"),
+        ("delete", "documents"),
+        ("patch", "documents"),
+        ("get", "fields"),
     ]
-] + [("get", "/v1/indexes"), ("get", "/healthz"), ("get", "/metrics")]
+] + [
+    ("post", "/v1/rerank"),
+    ("post", "/v1/encode"),
+    ("get", "/v1/indexes"),
+    ("get", "/healthz"),
+    ("get", "/metrics"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from secateurs.cluster.build.sources import Source
 from secateurs.cluster.layout import ShardRecord, shard_of
 from secateurs.encoders.built_in import LAYERS
 from secateurs.encoders.model_folder import wheel_folder
-from secateurs.errors import SecateursError
+from secateurs.errors import SecateursError, UsageError
 from secateurs.storage import sampling
 from secateurs.storage.recipe import Recipe
 from secateurs.threads import granted_cores, usable_cores
@@ -106,6 +106,16 @@ def test_the_state_of_a_folder_changes_only_with_the_files_that_are_read(tmp_pat
     assert source.state() == state
     (tmp_path / "one.txt").rename(tmp_path / "two.txt")
     assert source.state() != state
+
+
+def test_a_folder_of_beir_is_its_corpus_file_and_standard_input_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "fish"}\n')
+    (tmp_path / "corpus.jsonl").write_text('{"_id": "1", "text": "swim"}\n')
+    source = Source.of(tmp_path)
+    assert source.given == str(tmp_path / "corpus.jsonl")
+    assert [document.docno for _, document in source.read(None)] == ["1"]
+    with pytest.raises(UsageError, match="standard input cannot be read again"):
+        Source.of("-")
 
 
 def test_a_task_uses_the_cores_it_was_granted_and_others_all(monkeypatch: pytest.MonkeyPatch) -> None:

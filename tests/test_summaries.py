@@ -128,6 +128,22 @@ def test_documents_that_words_find_get_the_exact_similarity_of_their_summary(ind
     assert set(best_of_words) <= set(numbers.tolist())
 
 
+def test_documents_get_the_exact_similarity_of_their_summary_although_it_is_not_kept(index: Index) -> None:
+    """The words alone find documents. With the summary's product, others of them are the best candidates."""
+    rng = np.random.default_rng(7)
+    query = text(rng, 3, about(3, rng))
+    expected = approximate_scores(index, query.embeddings[1:], nprobe=8)
+    segment = index.snapshot.segments[0]
+    rounded, unit = round_query(query.embeddings[:1])
+    products = segment.rows[segment.offsets[:-1]].astype(np.int64) @ rounded[0].astype(np.int64)
+    plan = SearchPlan(1, None, "focus", "cells", 1, 8, 30)
+    numbers, gathered = gatherer(index.snapshot, "cells").gather(query, np.array([1, 2, 3]), plan)
+    assert gathered == len(expected)
+    scores = {number: score + unit[0] * products[number] for number, score in expected.items()}
+    assert set(numbers.tolist()) == set(sorted(scores, key=lambda number: -scores[number])[:30])
+    assert set(numbers.tolist()) != set(sorted(expected, key=lambda number: -expected[number])[:30])
+
+
 def test_masks_make_the_summary_count_up_to_three_times() -> None:
     rng = np.random.default_rng(0)
     counted = [times_counted(text(rng, 3, about(2, rng), masks)) for masks in (0, 2, 8, 20)]

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
         Changes,
         Document,
         EncodedText,
+        Field,
         Hit,
         Ranking,
         SearchSettings,
         SearchStats,
         TokenKind,
     )
+    from .reranking import RerankedText, rerank
 
 _HOME = {
     "Background": ".background",
@@ -38,10 +40,12 @@ _HOME = {
     "EncodedText": ".records",
     "Encoder": ".encoders",
     "Explanation": ".explain",
+    "Field": ".records",
     "Frequencies": ".frequencies",
     "Hit": ".records",
     "Index": ".index",
     "Ranking": ".records",
+    "RerankedText": ".reranking",
     "SearchSettings": ".records",
     "SearchStats": ".records",
     "SecateursError": ".errors",
@@ -50,6 +54,7 @@ _HOME = {
     "build_shards": ".cluster.build.builder",
     "load_encoder": ".encoders",
     "prune": ".pruning",
+    "rerank": ".reranking",
 }
 
 __all__ = [
@@ -60,10 +65,12 @@ __all__ = [
     "EncodedText",
     "Encoder",
     "Explanation",
+    "Field",
     "Frequencies",
     "Hit",
     "Index",
     "Ranking",
+    "RerankedText",
     "SearchSettings",
     "SearchStats",
     "SecateursError",
@@ -72,6 +79,7 @@ __all__ = [
     "build_shards",
     "load_encoder",
     "prune",
+    "rerank",
 ]
 
 

@@ -24,11 +24,13 @@ from .corpus import OnBad
 from .encoders import LOADED_BY_NAME, Encoder, load_recorded
 from .errors import EncoderMismatchError, SecateursError, UsageError, require
 from .frequencies import Frequencies
+from .html_views import index_html
 from .records import (
     Changes,
     Document,
     EffortName,
     EncodedText,
+    Field,
     FrequenciesName,
     FuseName,
     GatherName,
@@ -39,6 +41,9 @@ from .records import (
     WeightsName,
     check_query_text,
 )
+from .storage.origin import Origin
+from .transfer.export import export
+from .viewer import IndexViewer
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
 
@@ -76,16 +81,22 @@ class AnyIndex(ABC):
         min_score: float | None = SearchSettings.min_score,
         min_relevance: float | None = SearchSettings.min_relevance,
         partial: bool = SearchSettings.partial,
+        offset: int = SearchSettings.offset,
+        facets: Sequence[str] = SearchSettings.facets,
     ) -> Ranking:
         """The k best documents: gathered with the p most important query embeddings, scored with all of them.
 
+        `offset` leaves out as many of the best, for the next page: the ranking is the slice [offset : offset + k] of
+        the one with k + offset hits.
+
         `effort` ("fast", "balanced", "thorough" or "exact") decides what is left open, or `budget_ms`, the milliseconds
         that the search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >=
-        2020 and lang = 'en'": docs/living-index.md. With weights="idf" rare words count for more in the score:
-        docs/importance.md. With fuse="rrf" hits are ordered by BM25 too: docs/hybrid.md. `min_score` and
-        `min_relevance` leave out hits that have less, so that there may be fewer than k: docs/relevance.md. `partial`
-        is for shards: a shard that cannot be reached is left out, and `ranking.stats.shards_missing` counts it; without
-        `partial`, it raises ShardsMissingError (docs/cluster.md). One index is searched on one thread.
+        2020 and lang = 'en'", and `ranking.facets` counts the values of the keys `facets` in the documents that match:
+        docs/living-index.md. With weights="idf" rare words count for more in the score: docs/importance.md. With
+        fuse="rrf" hits are ordered by BM25 too: docs/hybrid.md. `min_score` and `min_relevance` leave out hits that
+        have less, so that there may be fewer than k: docs/relevance.md. `partial` is for shards: a shard that cannot be
+        reached is left out, and `ranking.stats.shards_missing` counts it; without `partial`, it raises
+        ShardsMissingError (docs/cluster.md). One index is searched on one thread.
         """
         settings = SearchSettings(
             k=k,
@@ -104,15 +115,18 @@ class AnyIndex(ABC):
             min_score=min_score,
             min_relevance=min_relevance,
             partial=partial,
+            offset=offset,
+            facets=facets,
         )
-        return searching.search(self, query, settings)
+        return self._viewed(searching.search(self, query, settings))
 
     def search_many(
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
         _check_several(queries, "search_many takes several queries, such as a list of texts: for one query, use search")
-        return searching.search_many(self, queries, SearchSettings.of(settings), threads)
+        found = searching.search_many(self, queries, SearchSettings.of(settings), threads)
+        return (self._viewed(ranking) for ranking in found)
 
     def decide(self, query: str | EncodedText, **settings: Any) -> searching.Decision:
         """What `search` would do with these settings: the weights, the plan, the importance order, what it keeps."""
@@ -120,7 +134,11 @@ class AnyIndex(ABC):
 
     def explain(self, query: str | EncodedText, docno: str, **settings: Any) -> explaining.Explanation:
         """Token by token: why a document has its score, which query embeddings gather it. Settings as in `search`."""
-        return explaining.explain(self, query, docno, SearchSettings.of(settings))
+        encoded = self.encode_query(query)
+        explained = explaining.explain(self, encoded, docno, SearchSettings.of(settings))
+        weights = {token.position: token.weight for token in explained.tokens}
+        weighted = replace(encoded, weights=np.array([weights[i] for i in range(len(encoded))]))
+        return explained.viewed_by(IndexViewer(self, weighted))
 
     @abstractmethod
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
@@ -161,8 +179,24 @@ class AnyIndex(ABC):
         """The stored document of that docno."""
 
     @abstractmethod
-    def documents(self) -> Iterator[Document]:
-        """Every document with its stored embeddings: to export, or to build another index from with encoder=None."""
+    def documents(self, *, embeddings: bool = True) -> Iterator[Document]:
+        """Every document, with its stored embeddings or without: to build another index from, with encoder=None."""
+
+    def export(
+        self, file: str | Path, *, format: str | None = None, overwrite: bool = False, progress: bool | None = None
+    ) -> int:
+        """Write every document to a file (.jsonl, .trec or .parquet; "-" is standard output): docs/transfer.md.
+
+        Gives how many there are.
+        """
+        return export(self.documents, len(self), self._origin, file, format, overwrite, progress)
+
+    @abstractmethod
+    def _origin(self) -> Origin: ...
+
+    @abstractmethod
+    def fields(self) -> dict[str, Field]:
+        """The keys that the documents' metadata has, as `where` names them, with the types of their values."""
 
     @abstractmethod
     def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
@@ -176,8 +210,15 @@ class AnyIndex(ABC):
         """Add documents. A document replaces the document that has its docno: one commit, over shards one per shard."""
 
     @abstractmethod
-    def delete(self, docnos: str | Iterable[str]) -> Changes:
-        """Delete documents. Docnos that the index does not have are returned as `missing`."""
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> Changes:
+        """Change the metadata of documents, by docno, without encoding them again: one commit, over shards one each.
+
+        The keys that are given are set, a key with None is removed, others stay. Docnos not there are in `missing`.
+        """
+
+    @abstractmethod
+    def delete(self, docnos: str | Iterable[str] | None = None, *, where: str | None = None) -> Changes:
+        """Delete documents by docno, or all that match a filter. Docnos that are not there are in `missing`."""
 
     @abstractmethod
     def compact(self, *, progress: bool | None = None) -> None:
@@ -225,6 +266,18 @@ class AnyIndex(ABC):
         except SecateursError:
             facts = "closed"
         return f"{type(self).__name__}({str(self.path)!r}: {facts})"
+
+    def _repr_html_(self) -> str | None:
+        try:
+            return index_html(f"{type(self).__name__}({str(self.path)!r})", self.info())
+        except SecateursError:
+            return None  # closed: a notebook shows the repr then
+
+    def _viewed(self, ranking: Ranking) -> Ranking:
+        viewer = IndexViewer(self, ranking.query)
+        for hit in ranking.hits:
+            hit.viewed_by(viewer)
+        return ranking.viewed_by(viewer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By path and options: no file, thread or actor is copied. An encoder that has no name goes along."""

@@ -1,11 +1,14 @@
-"""Files to documents, one at a time: jsonl, tsv, csv, a folder of text files, or an ir_datasets id.
+"""Files to documents, one at a time: jsonl, tsv, csv, a folder, standard input, or an ir_datasets id.
 
     jsonl   one JSON object a line; docno and text under their usual names (DOCNO_FIELDS, TEXT_FIELDS), a "title" goes
-            in front of the text, everything else is metadata
+            in front of the text, everything else is metadata. A text under "full_text" is the whole text, and no title
+            goes in front of it
     tsv     docno, tab, text
     csv     a header line, then as jsonl. Metadata that reads as a JSON number is that number (2020, -1.5, 1e3);
             everything else is text (007, true, NaN); an empty cell is no metadata, and an empty docno is an error
-    folder  every .txt and .md file below it; the docno is the path inside the folder
+    folder  that of a BEIR collection (corpus.jsonl, and queries.jsonl or qrels/): its corpus.jsonl. Otherwise every
+            .txt and .md file below it; the docno is the path inside the folder
+    -       standard input, as jsonl
 
 Plain or gzipped. A bad line raises, with its line number, or is handed to `on_bad` and skipped.
 """
@@ -22,6 +25,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +33,9 @@ from .errors import SecateursError, UsageError, require
 from .records import Document, EncodedText, is_blank
 
 DOCNO_FIELDS = ("docno", "_id", "id", "doc_id", "docid", "pid")
-TEXT_FIELDS = ("text", "contents", "body", "passage")
+FULL_TEXT = "full_text"
+TEXT_FIELDS = ("text", "contents", "body", "passage", FULL_TEXT)
+STANDARD_INPUT = "-"
 TEXT_SUFFIXES = (".txt", ".md")
 JSON_LINES = (".jsonl", ".ndjson", ".json")
 IR_DATASETS = "ir_datasets:"
@@ -55,7 +61,7 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         document = item
     elif isinstance(item, Mapping):
         fields = dict(item)
-        docno_field, text_field = _first(DOCNO_FIELDS, fields), _first(TEXT_FIELDS, fields)
+        docno_field, text_field = first_of(DOCNO_FIELDS, fields), first_of(TEXT_FIELDS, fields)
         if docno_field is None:
             raise BadDocumentError(f"no docno (one of {', '.join(DOCNO_FIELDS)})")
         if text_field is None:
@@ -64,8 +70,8 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
         if isinstance(docno, int) and not isinstance(docno, bool):
             docno = str(docno)
         title = fields.get("title")
-        if isinstance(title, str) and title.strip() and isinstance(text, str):
-            text = f"{title.strip()} {text}"
+        if isinstance(text, str) and text_field != FULL_TEXT:
+            text = title_before(title) + text
         document = Document(docno, text, fields)
     else:
         raise BadDocumentError(f"a document is a mapping or a Document, not {type(item).__name__}")
@@ -84,17 +90,29 @@ def to_document(item: Document | Mapping[str, Any]) -> Document:
             raise BadDocumentError(f"{what} of {document.docno!r} is not valid Unicode ({error.reason})") from error
     if document.encoded is None and is_blank(document.text):
         raise BadDocumentError(f"text of {document.docno!r} is empty")
-    try:
-        packed = json.dumps(dict(document.metadata), ensure_ascii=False, allow_nan=False)
-        packed.encode("utf-8")
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadDocumentError(f"metadata of {document.docno!r} is not JSON ({error})") from error
-    if packed.count("{") + packed.count("[") > _DEEPEST and _depth(document.metadata) > _DEEPEST:
-        raise BadDocumentError(f"metadata of {document.docno!r} is nested more than {_DEEPEST} deep")
+    check_metadata(document.docno, document.metadata)
     return document
 
 
-def _first(names: Iterable[str], fields: Collection[str]) -> str | None:
+def check_metadata(docno: str, metadata: object) -> None:
+    """BadDocumentError unless it can be stored: a JSON object that is not nested too deep."""
+    if not isinstance(metadata, Mapping):
+        raise BadDocumentError(f"metadata of {docno!r} is not a mapping: {metadata!r:.60}")
+    try:
+        packed = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+        packed.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadDocumentError(f"metadata of {docno!r} is not JSON ({error})") from error
+    if packed.count("{") + packed.count("[") > _DEEPEST and _depth(metadata) > _DEEPEST:
+        raise BadDocumentError(f"metadata of {docno!r} is nested more than {_DEEPEST} deep")
+
+
+def title_before(title: object) -> str:
+    """What goes in front of the text of a document with this title."""
+    return f"{title.strip()} " if isinstance(title, str) and title.strip() else ""
+
+
+def first_of(names: Iterable[str], fields: Collection[str]) -> str | None:
     return next((name for name in names if name in fields), None)
 
 
@@ -105,7 +123,7 @@ def _depth(value: Any) -> int:
 
 
 def read_corpus(source: str | Path, on_bad: OnBad | None = None) -> Iterator[Document]:
-    """The documents of a file, a folder or "ir_datasets:ID", streamed."""
+    """The documents of a file, a folder, "-" (standard input) or "ir_datasets:ID", streamed."""
     return (document for _, document in read_places(source, on_bad))
 
 
@@ -113,15 +131,57 @@ def read_places(source: str | Path, on_bad: OnBad | None = None) -> Iterator[tup
     """The same, each with the place that it was read from, for error messages."""
     if str(source).startswith(IR_DATASETS):
         return checked(_ir_dataset(str(source)), on_bad)
-    path = Path(source)
+    if source == STANDARD_INPUT:
+        return checked(read_jsonl(source), on_bad)
+    path = corpus_file(Path(source))
     if path.is_dir():
         return checked(_folder(path), on_bad)
     if not path.exists():
         raise SecateursError(f"there is no file or folder {path}")
-    readers = {**dict.fromkeys(JSON_LINES, _jsonl), ".tsv": _tsv, ".csv": _csv}
-    if format_of(path) not in readers:
+    if format_of(path) not in _READERS:
         raise UsageError(f"{path}: a corpus ends in .jsonl, .tsv or .csv (and .gz if gzipped), or is a folder")
-    return checked(readers[format_of(path)](path), on_bad)
+    return checked(_READERS[format_of(path)](path), on_bad)
+
+
+def read_texts(source: str, on_bad: OnBad | None = None) -> Iterator[Document]:
+    """What `read_corpus` reads; and of a file with any other ending a text on each line, by the number of the line.
+
+    "-" is standard input: JSON objects as in a .jsonl file if its first line is one, otherwise a text on each line.
+    """
+    path = Path(source)
+    if source != STANDARD_INPUT and (not path.is_file() or format_of(path) in _READERS):
+        return read_corpus(source, on_bad)
+    lines = numbered_lines(source)
+    first = next(lines, None)
+    if first is None:
+        return iter(())
+    is_json = source == STANDARD_INPUT and isinstance(first[1], str) and isinstance(json_object(first[1]), dict)
+
+    def parsed() -> Iterator[tuple[_Place, _Parsed]]:
+        for number, line in chain([first], lines):
+            place = f"{source}, line {number}"
+            if isinstance(line, BadDocumentError):
+                yield place, line
+            else:
+                yield place, json_object(line) if is_json else Document(str(number), line.strip())
+
+    return (document for _, document in checked(parsed(), on_bad))
+
+
+def corpus_file(path: Path) -> Path:
+    """The corpus.jsonl of a BEIR collection's folder; any other path as it is."""
+    if path.is_dir() and (_in_folder(path, "queries.jsonl") or (path / "qrels").is_dir()):
+        return _in_folder(path, "corpus.jsonl") or path
+    return path
+
+
+def queries_file(path: Path) -> Path:
+    """The same for its queries.jsonl."""
+    return (_in_folder(path, "queries.jsonl") or path) if path.is_dir() else path
+
+
+def _in_folder(folder: Path, name: str) -> Path | None:
+    return next((folder / f"{name}{gz}" for gz in ("", ".gz") if (folder / f"{name}{gz}").is_file()), None)
 
 
 def with_places(
@@ -141,7 +201,7 @@ def with_places(
 
 def count_documents(source: str | Path) -> int | None:
     """How many documents to expect, for a progress bar; None if counting would be as long as reading."""
-    path = Path(source)
+    path = corpus_file(Path(source))
     if path.is_dir():
         return sum(1 for _ in text_files(path))
     if not path.is_file() or format_of(path) == ".csv":
@@ -186,7 +246,7 @@ def numbered_lines(source: str | Path) -> Iterator[tuple[int, str | BadDocumentE
 
     Lines are split as bytes, so that a broken character spoils one line and not the file.
     """
-    with nullcontext(sys.stdin.buffer) if source == "-" else open_file(Path(source)) as file:
+    with nullcontext(sys.stdin.buffer) if source == STANDARD_INPUT else open_file(Path(source)) as file:
         number = 0
         try:
             for number, line in enumerate(file, start=1):
@@ -209,9 +269,10 @@ def json_object(line: str) -> dict[str, Any] | BadDocumentError:
     return value if isinstance(value, dict) else BadDocumentError("not a JSON object")
 
 
-def _jsonl(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
-    for number, line in numbered_lines(path):
-        yield f"{path}, line {number}", json_object(line) if isinstance(line, str) else line
+def read_jsonl(source: str | Path) -> Iterator[tuple[_Place, _Parsed]]:
+    name = "standard input" if source == STANDARD_INPUT else source
+    for number, line in numbered_lines(source):
+        yield f"{name}, line {number}", json_object(line) if isinstance(line, str) else line
 
 
 def _tsv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
@@ -233,7 +294,7 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
         try:
             header = next((row for row in rows if row), [])
             for what, names in (("docno", DOCNO_FIELDS), ("text", TEXT_FIELDS)):
-                if header and _first(names, header) is None:
+                if header and first_of(names, header) is None:
                     raise SecateursError(
                         f"{path}: no column for the {what} (one of {', '.join(names)}); "
                         f"the columns are: {', '.join(map(repr, header))}"
@@ -249,13 +310,16 @@ def _csv(path: Path) -> Iterator[tuple[_Place, _Parsed]]:
             raise SecateursError(f"{path}, line {rows.line_num}: cannot be read further ({error})") from error
 
 
+_READERS = {**dict.fromkeys(JSON_LINES, read_jsonl), ".tsv": _tsv, ".csv": _csv}
+
+
 def _typed(row: Mapping[str, str]) -> dict[str, Any]:
     """A row whose metadata are numbers where a cell reads as a JSON number; an empty cell is left out.
 
     What names and makes the document stays text, and so does what JSON does not call a number: 007, +1, NaN. The cells
     that to_document takes as docno and text stay even if they are empty, so that it refuses the row.
     """
-    required = (_first(DOCNO_FIELDS, row), _first(TEXT_FIELDS, row))
+    required = (first_of(DOCNO_FIELDS, row), first_of(TEXT_FIELDS, row))
     return {
         name: (cell if name in _ALWAYS_TEXT else _number_or_text(cell)) if cell.strip() else ""
         for name, cell in row.items()

@@ -114,8 +114,8 @@ def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float, sh
     nprobe = max(round(plan.nprobe * here.nprobe / balanced.nprobe), 1)
     each = depths(rarities[:p], nprobe)
     listed = sum(each) * shape.list_length
-    if listed < _LISTED_PER_HIT * plan.k:  # else there would be fewer than k hits
-        nprobe = math.ceil(nprobe * _LISTED_PER_HIT * plan.k / max(listed, 1.0))
+    if listed < _LISTED_PER_HIT * plan.depth:  # else there would be fewer than k hits
+        nprobe = math.ceil(nprobe * _LISTED_PER_HIT * plan.depth / max(listed, 1.0))
     nprobe = min(nprobe, MOST_NPROBE)
-    candidates = max(round(plan.candidates * here.candidates / balanced.candidates), plan.k)
+    candidates = max(round(plan.candidates * here.candidates / balanced.candidates), plan.depth)
     return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(rarities[:p], nprobe), candidates=candidates)

@@ -97,8 +97,10 @@ def make_plan(
     matching = documents if matching is None else matching
     exact = settings.effort == "exact"
     at = level((places if settings.budget_ms is None else PLACES)["balanced" if exact else settings.effort])
-    candidates = settings.candidates or max(round(at.candidates * _growth(documents)), _CANDIDATES_PER_HIT * settings.k)
-    candidates = max(candidates, settings.k)
+    candidates = settings.candidates or max(
+        round(at.candidates * _growth(documents)), _CANDIDATES_PER_HIT * settings.depth
+    )
+    candidates = max(candidates, settings.depth)
     gather: str = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
@@ -141,6 +143,7 @@ def make_plan(
         min_score=settings.min_score,
         min_relevance=settings.min_relevance,
         fuse=settings.fuse,
+        offset=settings.offset,
     )
 
 

@@ -13,6 +13,7 @@ from .cancellation import stop_if_cancelled
 from .fusion import Scores
 from .gather import gatherer
 from .gather.text import score_words
+from .html_views import MapRow, Viewed, Viewer, explanation_html
 from .importance import word_rarity
 from .records import EncodedText, SearchSettings, TokenKind, ways
 from .relevance import Curve, relevances
@@ -37,9 +38,18 @@ class TokenExplanation:
     match: str  # the document's token with that similarity
     match_positions: tuple[int, ...]  # where it is; more than one if the document's embeddings were merged
 
+    @property
+    def is_word(self) -> bool:
+        return self.kind in ("word", "punctuation")
+
+    @property
+    def name(self) -> str:
+        """The token; of a summary what it is, because its token says nothing."""
+        return "whole query" if self.kind == "summary" else self.token
+
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Viewed):
     docno: str
     score: float  # exact: the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
     relevance: float  # as that of a hit
@@ -48,6 +58,43 @@ class Explanation:
     documents_scored: int
     tokens: tuple[TokenExplanation, ...]  # in order of importance
     text_score: float | None = None  # BM25 of the query's words, 0 if it has none; None if no text was used
+
+    def __repr__(self) -> str:
+        kept = sum(token.kept for token in self.tokens)
+        return (
+            f"Explanation({self.docno!r}, score={self.score:.3f}, relevance={self.relevance:.2f}, rank={self.rank}: "
+            f"{kept} of {len(self.tokens)} embeddings gather)"
+        )
+
+    def _repr_html_(self) -> str:
+        text = "" if self.viewer is None else self.viewer.text(self.docno)
+        marks = () if self.viewer is None else self.viewer.marks(self.docno, text)
+        columns, rows = ([], []) if self.viewer is None else self._map(self.viewer)
+        words = "" if self.text_score is None else f"BM25 {self.text_score:.3f}, "
+        numbers = f"score {self.score:.3f}, relevance {self.relevance:.2f}, {words}"
+        finders = ", ".join(token.name for token in self.tokens if token.gathers)
+        if not finders:  # with gather="text", it was gathered by a word all the same
+            finders = "its words" if self.gathered else "no embedding that was kept"
+        place = "not scored" if self.rank is None else f"rank {self.rank:,} of {self.documents_scored:,} scored"
+        return explanation_html(self.docno, [numbers + place, f"gathered by {finders}"], text, marks, columns, rows)
+
+    def _map(self, viewer: Viewer) -> tuple[list[str], list[MapRow]]:
+        """The words of the query, and what else gathers, against the document's tokens that match them best."""
+        document = viewer.document_tokens(self.docno)
+        shown = [token for token in self.tokens if (token.is_word or token.kept) and token.match_positions]
+        # Of a merged word, its first place stands for all.
+        places = sorted({token.match_positions[0] for token in shown if token.match_positions[0] < len(document)})
+        rows = [
+            MapRow(
+                token.name,
+                ("yes" if token.gathers else "no") if token.kept else "pruned",
+                token.weight,
+                [document[place][1][token.position] for place in places],
+                [place in token.match_positions for place in places],
+            )
+            for token in shown
+        ]
+        return [document[place][0] for place in places], rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,18 @@ rare in the language from words that are only rare in this collection. See backg
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .errors import UsageError
+from .errors import SecateursError, UsageError
+from .progress import progress_bar
 
 _DOCUMENTS_PER_BLOCK = 65_536
 
@@ -27,6 +32,7 @@ class Frequencies:
     document: NDArray[np.int64]  # (types,) documents with at least one
     background: Frequencies | None = None  # of general text; it stays as it is when collections are added up
     centre: NDArray[np.float32] | None = None  # (dim,) mean of all embeddings, if it is known
+    one_token: bool | None = None  # whether all embeddings of the collection have one token id; None: as counted here
     embeddings: int = field(init=False)  # of all tokens together; added up once, because every search asks for it
 
     def __post_init__(self) -> None:
@@ -48,6 +54,22 @@ class Frequencies:
         return total
 
     @classmethod
+    def count(
+        cls, documents: Iterable[ArrayLike], *, total: int | None = None, progress: bool | None = None
+    ) -> Frequencies:
+        """Count the token ids of each document, streaming: for documents that are in no index of ours.
+
+        Count the ids of the embeddings that are stored, one for each. `total` is how many documents to expect, for the
+        progress bar.
+        """
+        counted, remaining = cls.none(), iter(documents)
+        with progress_bar("counting tokens", total, "documents", progress) as advance:
+            while block := [_checked_ids(ids) for ids in islice(remaining, _DOCUMENTS_PER_BLOCK)]:
+                counted = counted + cls.of(np.concatenate(block), np.cumsum([0, *map(len, block)]))
+                advance(len(block))
+        return counted
+
+    @classmethod
     def none(cls) -> Frequencies:
         return cls(np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
@@ -62,6 +84,31 @@ class Frequencies:
             return cls(ids, counts, counts)
         return cls(ids, counts, np.array([document.get(int(i), 0) for i in ids], dtype=np.int64))
 
+    def save(self, path: str | Path) -> None:
+        """Write the counts to a file, without the background, which has a file of its own, and without the centre."""
+        with Path(path).open("wb") as file:  # np.savez would add .npz to a name without it
+            np.savez_compressed(file, token_ids=self.token_ids, collection=self.collection, document=self.document)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Frequencies:
+        """The counts of a file that `save` wrote."""
+        if not Path(path).is_file():
+            raise UsageError(f"there is no file {path}: Frequencies.save writes one")
+        try:
+            if not zipfile.is_zipfile(path):  # np.load would take it for something else
+                raise ValueError("it is no .npz file")
+            with np.load(path, allow_pickle=False) as arrays:
+                token_ids, collection, document = (arrays[name] for name in ("token_ids", "collection", "document"))
+            if {array.shape for array in (token_ids, collection, document)} != {(token_ids.size,)}:
+                raise ValueError("its ids and counts do not fit together")
+            if {array.dtype.kind for array in (token_ids, collection, document)} != {"i"}:
+                raise ValueError("its ids and counts are no whole numbers")
+            if (np.diff(token_ids.astype(np.int64)) < 1).any():
+                raise ValueError("its ids do not ascend")
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise SecateursError(f"{path} has no frequencies ({error}): Frequencies.save writes them") from error
+        return cls(token_ids.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
+
     def __add__(self, other: Frequencies) -> Frequencies:
         ids = np.union1d(self.token_ids, other.token_ids).astype(np.int32)
         return Frequencies(
@@ -70,6 +117,7 @@ class Frequencies:
             self.document_frequency(ids) + other.document_frequency(ids),
             self.background or other.background,
             other.centre if self.centre is None else self.centre,
+            other.one_token if self.one_token is None else self.one_token,
         )
 
     def __sub__(self, other: Frequencies) -> Frequencies:
@@ -81,7 +129,8 @@ class Frequencies:
 
     def mean_without_token_ids(self) -> NDArray[np.float32] | None:
         """The mean of all embeddings, if they have all the same token id, as those of page images; otherwise None."""
-        return self.centre if len(self.token_ids) == 1 else None
+        one_token = len(self.token_ids) == 1 if self.one_token is None else self.one_token
+        return self.centre if one_token else None
 
     def with_background(self, background: Frequencies | None) -> Frequencies:
         return replace(self, background=background)
@@ -99,3 +148,16 @@ class Frequencies:
             return np.zeros(wanted.shape, dtype=np.int64)
         slots = np.minimum(np.searchsorted(self.token_ids, wanted), len(self.token_ids) - 1)
         return np.where(self.token_ids[slots] == wanted, counts[slots], 0)
+
+
+def _checked_ids(given: ArrayLike) -> NDArray[np.int32]:
+    """The token ids of a document. Ids that are cut to 32 bits would be those of other tokens."""
+    ids = np.asarray(given)
+    limits = np.iinfo(np.int32)
+    whole = ids.size == 0 or (ids.dtype.kind in "iu" and limits.min <= int(ids.min()) and int(ids.max()) <= limits.max)
+    if ids.ndim != 1 or not whole:
+        raise UsageError(
+            f"give the token ids of each document as a list of whole numbers of 32 bits, not {given!r:.100}; "
+            "an EncodedText has them in token_ids"
+        )
+    return ids.astype(np.int32)

@@ -83,8 +83,8 @@ def fetch(snapshot: Snapshot, documents: NDArray[np.int64], scores: Scores, k: i
     return hits
 
 
-def best_fused(parts: Sequence[tuple[Sequence[Hit], Scores]], k: int) -> tuple[Hit, ...]:
-    """The k best of all shards, from the contenders of each and all its scores."""
+def best_fused(parts: Sequence[tuple[Sequence[Hit], Scores]], offset: int, depth: int) -> tuple[Hit, ...]:
+    """The `depth` best of all shards without the first `offset`, from the contenders of each and all its scores."""
     hits = [hit for contenders, _ in parts for hit in contenders]
     if not hits:
         return ()
@@ -92,7 +92,7 @@ def best_fused(parts: Sequence[tuple[Sequence[Hit], Scores]], k: int) -> tuple[H
     text = np.array([hit.text_score for hit in hits])
     fused = Scores.of_all(scores for _, scores in parts).fuse(exact, text).tolist()
     ranked = [replace(hit, score=score) for hit, score in zip(hits, fused, strict=True)]
-    return tuple(sorted(ranked, key=lambda hit: (-hit.score, -(hit.exact_score or 0.0), hit.docno))[:k])
+    return tuple(sorted(ranked, key=lambda hit: (-hit.score, -(hit.exact_score or 0.0), hit.docno))[offset:depth])
 
 
 def _share(scores: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -6,13 +6,24 @@ SEP in documents and so give them a frequency:
 
     wordpieces  <  unseen wordpieces  <  punctuation  <  CLS  <  markers and SEP  <  MASK
 
-`rarity` differs in two ways. Words are ordered by two frequencies, that in the collection and that in general text (the
-background): words of asking, such as "how", are rare in many collections and say nothing about what is asked. And a
-summary, the one special token that stands for the whole text if the encoder has one, comes second, after the rarest
-word. Without a background and a summary, `rarity` is `icf`.
+`rarity` and `focus` differ from it in the order of words. They also put the summary before the other special tokens, if
+the encoder has one: a special token that stands for the whole text.
 
-Where all embeddings have the same token id, as those of page images, no frequency tells them apart. There `icf`, `idf`
-and `rarity` put the query embedding first that is least like the mean of all document embeddings.
+`rarity` orders words by two frequencies, that in the collection and that in general text (the background): words of
+asking, such as "how", are rare in many collections and say nothing about what is asked. Without a background, and but
+for the summary, it is `icf`.
+
+`focus`, the default, orders words by their embeddings instead of by counts. A word comes first that is like the other
+words of the query and unlike the mean of all document embeddings: with q_i the embedding of a word, c that mean, and
+the other words j of the query,
+
+    focus_i = 3/4 mean_j(q_i . q_j)  -  q_i . c
+
+Both products tell what a count cannot. A word that the encoder has read as part of what is asked lies in the direction
+of the other words; a word that says little, such as "how", lies near the mean. Without that mean, it is `rarity`.
+
+Where all embeddings have the same token id, as those of page images, no frequency tells them apart. There every order
+but `first` and `random` puts the query embedding first that is least like the mean of all document embeddings.
 
 What the paper leaves open, and what we chose (docs/importance.md has the measurements):
 - A wordpiece that no document has comes after the wordpieces that documents have. Its frequency, 0, would put it first.
@@ -41,6 +52,9 @@ _RANK_OF_KIND[TokenKind.MARKER] = 3
 _RANK_OF_KIND[TokenKind.SEP] = 3
 _RANK_OF_KIND[TokenKind.MASK] = 4
 _RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`, it is a special like any other
+_SUMMARY_BEFORE_SPECIALS = _RANK_OF_KIND.astype(np.float64)
+_SUMMARY_BEFORE_SPECIALS[TokenKind.SUMMARY] = 0.5  # after the words
+_OTHER_WORDS = 0.75  # what the other words count for in `focus`; docs/importance.md has how it was chosen
 _BACKGROUND_SHARE = 0.9  # of the background in `rarity`; docs/importance.md has how it was chosen
 _GENERAL_TOKENS = 1000  # of the background count as the collection's: a few documents say little
 
@@ -55,7 +69,7 @@ def icf(query: EncodedText, frequencies: Frequencies) -> Positions:
     if (centre := frequencies.mean_without_token_ids()) is not None:
         return _farthest_first(query, centre)
     frequency = frequencies.collection_frequency(query.token_ids)
-    return _rarest_first(query, frequency, frequency == 0)
+    return _lowest_first(query, frequency, frequency == 0)
 
 
 def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
@@ -63,23 +77,34 @@ def idf(query: EncodedText, frequencies: Frequencies) -> Positions:
     if (centre := frequencies.mean_without_token_ids()) is not None:
         return _farthest_first(query, centre)
     frequency = frequencies.document_frequency(query.token_ids)
-    return _rarest_first(query, frequency, frequency == 0)
+    return _lowest_first(query, frequency, frequency == 0)
 
 
 def rarity(query: EncodedText, frequencies: Frequencies) -> Positions:
-    """Rarest word first, by collection and background frequency together; the summary, if there is one, second.
-
-    A summary alone misses what is named by one rare word, such as a product: with p = 1 that word gathers.
-    """
+    """Rarest word first, by collection and background frequency together."""
     if (centre := frequencies.mean_without_token_ids()) is not None:
-        ordered = _farthest_first(query, centre)
-    else:
-        unseen = frequencies.collection_frequency(query.token_ids) == 0
-        ordered = _rarest_first(query, log_share(query.token_ids, frequencies), unseen)
-    is_summary = query.token_kinds[ordered] == TokenKind.SUMMARY
-    summary, rest = ordered[is_summary], ordered[~is_summary]
-    words_first = int(len(rest) > 0 and query.token_kinds[rest[0]] == TokenKind.WORD)
-    return np.concatenate([rest[:words_first], summary, rest[words_first:]])
+        return _farthest_first(query, centre)
+    unseen = frequencies.collection_frequency(query.token_ids) == 0
+    return _lowest_first(query, log_share(query.token_ids, frequencies), unseen, _SUMMARY_BEFORE_SPECIALS)
+
+
+def focus(query: EncodedText, frequencies: Frequencies) -> Positions:
+    """The word first that is most like the other words of the query and least like the mean of all documents."""
+    if frequencies.centre is None or frequencies.mean_without_token_ids() is not None:
+        return rarity(query, frequencies)
+    unseen = frequencies.collection_frequency(query.token_ids) == 0
+    key = -focuses(query, frequencies.centre, _OTHER_WORDS)
+    return _lowest_first(query, key, unseen, _SUMMARY_BEFORE_SPECIALS)
+
+
+def focuses(query: EncodedText, centre: NDArray[np.float32], other_words: float) -> NDArray[np.float64]:
+    """(positions,): of each word, `other_words` times its mean product with the others, less that with the mean."""
+    is_word = query.token_kinds == TokenKind.WORD
+    words = query.embeddings[is_word].astype(np.float64)  # (words, dim)
+    with_others = words @ words.sum(axis=0) - np.square(words).sum(axis=1)
+    worth = np.zeros(len(query))
+    worth[is_word] = other_words * with_others / max(len(words) - 1, 1) - words @ centre
+    return worth
 
 
 def log_share(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray[np.float64]:
@@ -143,16 +168,20 @@ def random(query: EncodedText, frequencies: Frequencies, seed: int = 0) -> Posit
     return np.random.default_rng(entropy).permutation(len(query)).astype(np.int64)
 
 
-def _rarest_first(
-    query: EncodedText, frequency: NDArray[np.int64] | NDArray[np.float64], unseen: NDArray[np.bool_]
+def _lowest_first(
+    query: EncodedText,
+    key: NDArray[np.int64] | NDArray[np.float64],
+    unseen: NDArray[np.bool_],
+    rank_of_kind: NDArray[Any] = _RANK_OF_KIND,
 ) -> Positions:
+    """Words by an ascending key, then words that no document has, then the other kinds of tokens."""
     word = query.token_kinds == TokenKind.WORD
-    rank = _RANK_OF_KIND[query.token_kinds]
+    rank = rank_of_kind[query.token_kinds]
     unseen = word & unseen
-    # The frequency of a special token says nothing about the query: specials of one kind are ordered by position.
-    frequency = np.where(word, frequency, 0)
+    # The key of a special token says nothing about the query: specials of one kind are ordered by position.
+    key = np.where(word, key, 0)
     position = np.arange(len(query), dtype=np.int64)
-    return np.lexsort((position, frequency, unseen, rank)).astype(np.int64)
+    return np.lexsort((position, key, unseen, rank)).astype(np.int64)
 
 
 def _farthest_first(query: EncodedText, centre: NDArray[np.float32]) -> Positions:
@@ -160,7 +189,14 @@ def _farthest_first(query: EncodedText, centre: NDArray[np.float32]) -> Position
     return np.argsort(query.embeddings @ centre, kind="stable").astype(np.int64)
 
 
-ORDERS: dict[OrderName, OrderFunction] = {"rarity": rarity, "icf": icf, "idf": idf, "first": first, "random": random}
+ORDERS: dict[OrderName, OrderFunction] = {
+    "focus": focus,
+    "rarity": rarity,
+    "icf": icf,
+    "idf": idf,
+    "first": first,
+    "random": random,
+}
 
 
 def order_positions(order: Order, query: EncodedText, frequencies: Frequencies) -> Positions:

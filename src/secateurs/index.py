@@ -19,27 +19,33 @@ from .encoders import DEFAULT_MODEL, Encoder, load_encoder
 from .errors import EncoderMismatchError, SecateursError
 from .explain import Evidence, Standing, find_evidence, find_standing
 from .frequencies import Frequencies
+from .metadata import to_metadata
 from .records import (
     DEFAULT_STORE,
     GATHERERS,
     Changes,
     Document,
     EncodedText,
+    Field,
     GatherName,
     Merge,
     SearchSettings,
     StoreName,
+    check_either,
     to_docnos,
 )
 from .search import Decision, OneIndex
 from .storage.changes import Writer, writing
 from .storage.check import check_snapshot
 from .storage.compaction import live_documents
+from .storage.fields import fields_of
 from .storage.manifest import Manifest
 from .storage.merging import choose_merge
 from .storage.new_index import check_target, make_index
+from .storage.origin import Origin
 from .storage.recipe import Recipe
 from .storage.snapshot import Snapshot
+from .transfer.arrays import with_docnos
 
 _T = TypeVar("_T")
 
@@ -62,7 +68,7 @@ class Index(AnyIndex):
     def build(
         cls,
         path: str | Path,
-        documents: Documents,
+        documents: Documents | Iterable[NDArray[Any]],
         *,
         encoder: Encoder | str | None = DEFAULT_MODEL,
         store: StoreName = DEFAULT_STORE,
@@ -77,8 +83,8 @@ class Index(AnyIndex):
         """Make an index at `path` from documents, streaming, and open it.
 
         documents   mappings with "docno", "text" and any metadata; or Document records; or the path of a corpus
-                    (see secateurs.corpus)
-        encoder     a model's name or folder, an Encoder, or None if every Document brings its embeddings
+                    (see secateurs.corpus); or matrices of embeddings alone, whose docnos are "0", "1", ...
+        encoder     a model's name or folder, an Encoder, or None if every document brings its embeddings
         store       "int8", "int16", "float16" or "residual4": docs/index-format.md compares them
         gather      ways of gathering to build for: "cells", "faiss", "text"; "exhaustive" needs nothing
         background  what `rarity` takes as general text: a Background, its name or its file; "auto" is a table of the
@@ -95,9 +101,11 @@ class Index(AnyIndex):
         """
         gather = (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather))
         check_target(Path(path), overwrite)
+        given, are_matrices = with_docnos(documents)
+        encoder = None if are_matrices and encoder == DEFAULT_MODEL else encoder
         loaded = load_encoder(encoder) if isinstance(encoder, str) else encoder
         chosen = choose_background(background, loaded)
-        items, total = with_places(documents, on_bad)
+        items, total = with_places(given, on_bad)
         make_index(
             Path(path),
             items,
@@ -148,8 +156,14 @@ class Index(AnyIndex):
         segment, number = snapshot.place(snapshot.number(docno))
         return Document(*segment.documents.get([number])[0])
 
-    def documents(self) -> Iterator[Document]:
-        return live_documents(self.snapshot)
+    def documents(self, *, embeddings: bool = True) -> Iterator[Document]:
+        return live_documents(self.snapshot, embeddings=embeddings)
+
+    def _origin(self) -> Origin:
+        return Origin.of(self.snapshot)
+
+    def fields(self) -> dict[str, Field]:
+        return fields_of(self.snapshot)
 
     def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         return self._add(documents, progress, on_bad, replacing=False, encoder=self._documents_encoder())
@@ -161,7 +175,14 @@ class Index(AnyIndex):
         """A change by the index's one writer: for documents that were encoded elsewhere, and for writes with an id."""
         return self._write(make_change)
 
-    def delete(self, docnos: str | Iterable[str]) -> Changes:
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> Changes:
+        checked = to_metadata(metadata)
+        return self._write(lambda writer: writer.update_metadata(checked))
+
+    def delete(self, docnos: str | Iterable[str] | None = None, *, where: str | None = None) -> Changes:
+        check_either(docnos, where)
+        if where is not None:
+            return self._write(lambda writer: writer.delete_where(where))
         wanted = to_docnos(docnos)
         return self._write(lambda writer: writer.delete(wanted))
 

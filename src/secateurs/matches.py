@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from .contract import AnyIndex
+from .encoders import Encoder
 from .errors import SecateursError
 from .explain import best_matches
 from .frequencies import Frequencies
@@ -24,6 +24,18 @@ class _KnowsSpans(Protocol):
     """An encoder that can say where in a text its embeddings come from. Without it there are no matches to show."""
 
     def document_spans(self, text: str) -> tuple[NDArray[np.int32], Sequence[Span]]: ...
+
+
+class Matched(Protocol):
+    """What finding matches needs of an index."""
+
+    @property
+    def has_encoder(self) -> bool: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+    def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +56,7 @@ class Match:
 
 
 def find_matches(
-    index: AnyIndex, query: EncodedText, frequencies: Frequencies, docno: str, text: str
+    index: Matched, query: EncodedText, frequencies: Frequencies, docno: str, text: str
 ) -> list[Match] | None:
     """In the order of the text, or None where the encoder cannot tell.
 
@@ -73,7 +85,7 @@ def find_matches(
     return found
 
 
-def spans_of(index: AnyIndex, text: str, token_ids: NDArray[np.int32]) -> Sequence[Span] | None:
+def spans_of(index: Matched, text: str, token_ids: NDArray[np.int32]) -> Sequence[Span] | None:
     """Where in the text each token of a document is, None for specials; None altogether if nobody knows."""
     if not index.has_encoder:
         return None

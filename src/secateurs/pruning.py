@@ -14,7 +14,7 @@ from .records import EncodedText, Order, Positions, check_p
 
 
 def prune(
-    query: EncodedText, frequencies: Frequencies, p: int | Literal["all"] | None = 3, order: Order = "rarity"
+    query: EncodedText, frequencies: Frequencies, p: int | Literal["all"] | None = 3, order: Order = "focus"
 ) -> Positions:
     """The positions to gather with, most important first. p="all", None, or p beyond the query's length keeps all.
 

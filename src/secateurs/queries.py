@@ -2,6 +2,7 @@
 
     .jsonl, .ndjson, .json   one JSON object a line, as in BEIR: the qid under one of QID_FIELDS, the text under one of
                              TEXT_FIELDS, everything else is ignored
+    a folder                 of a BEIR collection: its queries.jsonl
     any other name           qid, tab, text on each line; or a text without a tab on each line, whose qid is the line's
                              number
     ir_datasets:ID           the queries of a dataset of ir_datasets
@@ -16,7 +17,16 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
-from .corpus import IR_DATASETS, JSON_LINES, BadDocumentError, format_of, from_ir_datasets, json_object, numbered_lines
+from .corpus import (
+    IR_DATASETS,
+    JSON_LINES,
+    BadDocumentError,
+    format_of,
+    from_ir_datasets,
+    json_object,
+    numbered_lines,
+    queries_file,
+)
 from .errors import SecateursError, UsageError
 
 QID_FIELDS = ("qid", "_id", "id", "query_id")
@@ -31,6 +41,7 @@ def read_queries(source: str, named: bool = False) -> list[tuple[str, str]]:
     """
     if source.startswith(IR_DATASETS):
         return [(query.query_id, query.default_text()) for query in from_ir_datasets(source, "queries_iter")]
+    source = source if source == "-" else str(queries_file(Path(source)))
     if format_of(Path(source)) == ".csv":
         raise UsageError(f"{source}: queries are lines of qid, tab, text, or JSON objects in a .jsonl file, not .csv")
     lines = read_lines(source)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any, Literal, TypeAlias, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import UsageError
+from .errors import UsageError, require
 from .frequencies import Frequencies
+from .html_views import Viewed, hit_html, ranking_html
 
 
 class TokenKind(IntEnum):
@@ -151,7 +153,7 @@ Positions: TypeAlias = NDArray[np.int64]  # positions of a query, most important
 OrderFunction: TypeAlias = Callable[[EncodedText, Frequencies], Positions]
 
 # The words that settings take, as types, so that editors complete them; and as tuples.
-OrderName = Literal["rarity", "icf", "idf", "first", "random"]
+OrderName = Literal["focus", "rarity", "icf", "idf", "first", "random"]
 GatherName = Literal["cells", "faiss", "exhaustive", "text"]
 GatherSetting = Literal["auto", "cells", "faiss", "exhaustive", "text", "cells+text"]
 EffortName = Literal["fast", "balanced", "thorough", "exact"]
@@ -200,13 +202,20 @@ def to_docnos(docnos: object) -> list[str]:
     return listed
 
 
+def check_either(docnos: object, where: object) -> None:
+    """Of `delete`: nothing is deleted by a filter that was left out."""
+    if (docnos is None) == (where is None):
+        raise UsageError("delete takes docnos, or  where  with a filter: exactly one of them")
+
+
 @dataclass(frozen=True)  # no slots: the defaults below are read off the class
 class SearchSettings:
     """How to search. Every surface has the same names and defaults; effort.py decides what is left open."""
 
     k: int = 10  # hits wanted
+    offset: int = 0  # hits to leave out before them: the ranking is the slice [offset : offset + k] of a longer one
     p: int | Literal["auto", "all"] | None = "auto"  # query embeddings to gather with; None, or "all": all of them
-    order: Order = "rarity"  # which query embeddings matter most: see importance.py
+    order: Order = "focus"  # which query embeddings matter most: see importance.py
     gather: GatherSetting = "auto"  # how candidates are found: see gather/
     k_prime: int = 1000  # faiss: nearest document embeddings per kept query embedding, Eq. 2
     nprobe: int | None = None  # cells, or partitions of faiss, that a kept query embedding looks into
@@ -219,6 +228,7 @@ class SearchSettings:
     fuse: FuseName | None = None  # order hits by BM25 too: see fusion.py; None: by the exact score
     min_score: float | None = None  # leave out hits with a lower score
     min_relevance: float | None = None  # leave out hits with a lower relevance, from 0 to 1: see relevance.py
+    facets: Sequence[str] = ()  # keys of the metadata whose values are counted: see storage/facets.py
     partial: bool = False  # over shards: leave out shards that cannot be reached, instead of raising
 
     def __post_init__(self) -> None:
@@ -228,6 +238,7 @@ class SearchSettings:
             check_p(self.p)
         for name in ("k", "k_prime"):
             _check_whole_number(name, getattr(self, name))
+        _check_whole_number("offset", self.offset, least=0)
         for name in ("nprobe", "candidates"):
             if getattr(self, name) is not None:
                 _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
@@ -246,8 +257,14 @@ class SearchSettings:
         _check_threshold("min_relevance", self.min_relevance, 0, 1, "a number from 0 to 1")
         if self.where is not None and not isinstance(self.where, str):
             raise UsageError(f"where is a text such as \"year >= 2020 and lang = 'en'\", not {self.where!r}")
+        object.__setattr__(self, "facets", _to_keys(self.facets))
         if not isinstance(self.partial, bool):
             raise UsageError(f"partial is True or False, not {self.partial!r}")
+
+    @property
+    def depth(self) -> int:
+        """How many of the best documents are needed."""
+        return self.k + self.offset
 
     def _check_fuse(self) -> None:
         if not isinstance(self.fuse, str) or self.fuse not in FUSES:
@@ -276,6 +293,7 @@ class SearchSettings:
         return cls(**given)
 
 
+MOST_FACETS = 16
 _DEFAULTS = {field.name: field.default for field in fields(SearchSettings)}
 
 
@@ -311,6 +329,12 @@ class SearchPlan:
     min_relevance: float | None = None
     fuse: FuseName | None = None
     words: QueryWords | None = None  # text: what is looked for
+    offset: int = 0
+
+    @property
+    def depth(self) -> int:
+        """How many of the best documents are needed."""
+        return self.k + self.offset
 
 
 def check_p(p: object) -> None:
@@ -318,9 +342,17 @@ def check_p(p: object) -> None:
         _check_whole_number("p", p, ', or None (or "all") to prune nothing')
 
 
-def _check_whole_number(name: str, value: object, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise UsageError(f"{name} must be a whole number of at least 1{otherwise}, not {value!r}")
+def _check_whole_number(name: str, value: object, otherwise: str = "", least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UsageError(f"{name} must be a whole number of at least {least}{otherwise}, not {value!r}")
+
+
+def _to_keys(facets: object) -> tuple[str, ...]:
+    if isinstance(facets, Sequence) and not isinstance(facets, str) and len(facets) <= MOST_FACETS:
+        with suppress(TypeError, UnicodeEncodeError):
+            "".join(facets).encode()  # they are texts, and SQLite can look for them
+            return tuple(dict.fromkeys(facets))
+    raise UsageError(f"facets is a list of up to {MOST_FACETS} keys of the metadata, not {facets!r:.200}")
 
 
 def _check_threshold(name: str, value: object, least: float, most: float, what: str) -> None:
@@ -356,7 +388,7 @@ class SearchStats:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Viewed):
     docno: str
     score: float  # exact: Eq. 1 with all query embeddings; with fuse, the fused score
     text: str
@@ -365,29 +397,64 @@ class Hit:
     exact_score: float | None = None  # with fuse: Eq. 1
     text_score: float | None = None  # with fuse: BM25
 
+    def __repr__(self) -> str:
+        return f"Hit({self.docno!r}, score={self.score:.3f}, relevance={self.relevance:.2f})"
+
+    def _repr_html_(self) -> str:
+        return hit_html(self)
+
 
 @dataclass(frozen=True, slots=True)
-class Ranking(Sequence[Hit]):
-    """Hits from best to worst, the query with the positions that gathered them, and the statistics of the search."""
+class Ranking(Viewed, Sequence[Hit]):
+    """Hits from best to worst, `plan.offset` better ones left out; the query, with the positions that gathered them;
+    and the statistics of the search.
+    """
 
     hits: tuple[Hit, ...]
     query: EncodedText  # in full, with the weights of its embeddings: scoring used all of it
     kept: tuple[int, ...]  # query positions used for gathering, most important first
     plan: SearchPlan
     stats: SearchStats
+    # By key of `facets`: values with the number of documents that have them and match the filter, most frequent first.
+    facets: Mapping[str, Sequence[tuple[str | int | float | bool, int]]] = field(default_factory=dict)
 
     @overload
     def __getitem__(self, index: int) -> Hit: ...
     @overload
-    def __getitem__(self, index: slice) -> tuple[Hit, ...]: ...
-    def __getitem__(self, index: int | slice) -> Hit | tuple[Hit, ...]:
-        return self.hits[index]
+    def __getitem__(self, index: slice) -> Ranking: ...
+    def __getitem__(self, index: int | slice) -> Hit | Ranking:
+        if not isinstance(index, slice):
+            return self.hits[index]
+        part = replace(self, hits=self.hits[index])
+        return part.viewed_by(self.viewer) if self.viewer else part
 
     def __len__(self) -> int:
         return len(self.hits)
 
     def __iter__(self) -> Iterator[Hit]:
         return iter(self.hits)
+
+    def __repr__(self) -> str:
+        best = f": {self.hits[0].docno!r} {self.hits[0].score:.3f}" if self.hits else ""
+        return f"Ranking({len(self)} hits{best}{', ...' if len(self) > 1 else ''})"
+
+    def _repr_html_(self) -> str:
+        return ranking_html(self)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each hit: rank, docno, score, relevance, text, and the metadata as columns.
+
+        With fuse, exact_score and text_score come after the score.
+        """
+        pandas = require("pandas", "notebook")
+        fused = ("exact_score", "text_score") if self.plan.fuse is not None else ()
+        columns = ("rank", "docno", "score", *fused, "relevance", "text")
+        rows = []
+        for rank, hit in enumerate(self.hits, start=1):
+            # A key of the metadata that has the name of a column, such as "rank", is kept as "metadata.rank".
+            facts = {f"metadata.{key}" if key in columns else key: value for key, value in hit.metadata.items()}
+            rows.append({"rank": rank, **{name: getattr(hit, name) for name in columns[1:]}} | facts)
+        return pandas.DataFrame(rows) if rows else pandas.DataFrame(columns=list(columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,4 +464,13 @@ class Changes:
     added: int = 0
     replaced: int = 0
     deleted: int = 0
-    missing: tuple[str, ...] = ()  # docnos that were to be deleted and are not there
+    missing: tuple[str, ...] = ()  # docnos that were to be deleted or changed and are not there
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What an index knows of a key of the metadata, as filters name it: "author.name" is inside of an object."""
+
+    types: tuple[str, ...]  # of its values: "number", "text", "boolean"; "nested" beside them: in lists, or an object
+    documents: int  # that have a value
+    example: str | int | float | bool | None = None  # a value; None if it is an object, or its lists are empty

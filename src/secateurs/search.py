@@ -43,6 +43,7 @@ from .records import (
 )
 from .relevance import Curve, relevances
 from .storage.documents import StoredDocument
+from .storage.facets import Counts, check_facets, count_facets, known_facets, ranked_facets
 from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
 from .threads import in_order
@@ -71,7 +72,7 @@ class Decision(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The k best documents, and what it took to find them."""
+    """The k best documents, after those that `offset` leaves out, and what it took to find them."""
 
     hits: tuple[Hit, ...]
     gathered: int  # documents that a kept embedding found
@@ -106,6 +107,9 @@ class Searched(Protocol):
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found: ...
 
+    def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
+        """Of each key of `settings.facets` the values, counted in the documents that match."""
+
 
 class Searchable(Protocol):
     """What `search` needs of an index."""
@@ -128,6 +132,10 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
     searched = index.searched()
     decision = decide(searched, encoded, settings, watch)
     found = searched.find(decision, settings, watch)
+    facets = {}
+    if settings.facets:
+        facets = ranked_facets(searched.facets(settings, decision.matching))
+        watch.lap("facets")
     return Ranking(
         hits=judge(found.hits, decision.query, found.plan, Curve.of(index.encoder_spec)),
         query=decision.query,
@@ -144,6 +152,7 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
             loading_milliseconds=loading,
             shards_missing=found.shards_missing,
         ),
+        facets=facets,
     )
 
 
@@ -228,10 +237,14 @@ class OneIndex:
         return costs_of(self.snapshot)
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        found = find(self.snapshot, decision, watch)
-        return (
-            found if found.scores is None else found._replace(hits=best_fused([(found.hits, found.scores)], settings.k))
-        )
+        found, plan = find(self.snapshot, decision, watch), decision.plan
+        if found.scores is None:
+            return found
+        return found._replace(hits=best_fused([(found.hits, found.scores)], plan.offset, plan.depth))
+
+    def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
+        check_facets(settings.facets, known_facets(self.snapshot, settings.facets))
+        return count_facets(self.snapshot, settings.facets, matching.allowed)
 
 
 def places_of(snapshot: Snapshot) -> Mapping[str, float]:
@@ -243,10 +256,14 @@ def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:
     """Gather, score and rank."""
     documents, gathered, plan = gather(snapshot, decision)
     watch.lap("gather")
-    scores = score(snapshot, decision.query, documents, decision.ordered, plan.k if plan.fuse is None else None)
-    both = None if plan.words is None or plan.fuse is None else Scores.of(snapshot, plan.words, documents, scores)
+    fused = plan.fuse is not None
+    scores = score(snapshot, decision.query, documents, decision.ordered, None if fused else plan.depth)
+    both = Scores.of(snapshot, plan.words, documents, scores) if fused and plan.words is not None else None
     watch.lap("score")
-    hits = rank(snapshot, documents, scores, plan.k) if both is None else fetch(snapshot, documents, both, plan.k)
+    if both is None:
+        hits = rank(snapshot, documents, scores, plan.depth)[plan.offset :]
+    else:
+        hits = fetch(snapshot, documents, both, plan.depth)
     watch.lap("fetch")
     return Found(tuple(hits), gathered, len(documents), plan, scores=both)
 
@@ -261,9 +278,9 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
         plan = replace(plan, nprobe=snapshot.cells, nprobe_each=each)
     query, kept = decision.query, decision.kept
     documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
-    if plan.where is not None and plan.gather != "text" and len(documents) < min(plan.k, matching.documents):
-        # If fewer than k of the matching documents were gathered, score all of them. By text, the others have no word
-        # of the query.
+    if plan.where is not None and plan.gather != "text" and len(documents) < min(plan.depth, matching.documents):
+        # If fewer than are needed of the matching documents were gathered, score all of them. By text, the others have
+        # no word of the query.
         plan = replace(plan, gather="exhaustive", nprobe_each=None)
         documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import SecateursError, UsageError
 from ..version import __version__
-from . import background, demo, documents, lab, mcp, search, serve, shards
+from . import background, demo, documents, lab, mcp, rerank, search, serve, shards, transfer
 from .interruption import Commands, InterruptedCommandError, end_process
 
 app = typer.Typer(
@@ -23,7 +23,7 @@ app = typer.Typer(
     help="Late-interaction search that gathers with the few query embeddings that matter and scores with all of them.",
     epilog="Start with:  secateurs demo",
 )
-for group in (documents, background, search, demo, serve, mcp, lab):
+for group in (documents, transfer, background, search, rerank, demo, serve, mcp, lab):
     app.add_typer(group.commands)
 app.add_typer(shards.commands, name="shard")
 _debug = False

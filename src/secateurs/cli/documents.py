@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +11,7 @@ import typer
 from ..background import AUTO
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
+from ..progress import counted
 from ..queries import read_lines
 from ..records import DEFAULT_STORE
 from .interruption import changing
@@ -37,7 +40,11 @@ from .printing import (
     print_built,
     print_changes,
     print_deletions,
+    print_document,
+    print_fields,
     print_info,
+    print_metadata_changes,
+    print_missing,
     size_of,
 )
 
@@ -94,15 +101,65 @@ def add(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
 
 
 @commands.command(epilog="Example:  secateurs update demo.sec changed.jsonl")
-def update(path: IndexPath, corpus: Corpus, skip_bad: SkipBad = False) -> None:
+def update(
+    path: IndexPath,
+    corpus: Corpus,
+    skip_bad: SkipBad = False,
+    metadata_only: Annotated[
+        bool,
+        typer.Option(
+            "--metadata-only",
+            metavar="",
+            help="Change metadata alone: lines of docno and keys; null removes a key, other keys stay.",
+        ),
+    ] = False,
+) -> None:
     """Add documents to an index, each in place of the one that has its docno, if there is one."""
     from ..cluster.search.open_index import open_index
 
+    if metadata_only:
+        if skip_bad:
+            raise UsageError("--skip-bad is for documents: with --metadata-only every line must be right")
+        _update_metadata(path, corpus)
+        return
     skipped = SkippedDocuments()
     opened = open_index(path)
     with changing(path):
         changes = opened.update(corpus, on_bad=skipped if skip_bad else None)
     print_changes(path, changes, opened.info(), skipped)
+
+
+def _update_metadata(path: Path, source: str) -> None:
+    from ..cluster.search.open_index import open_index
+    from ..metadata import read_metadata
+
+    opened = open_index(path)
+    with changing(path):
+        changes = opened.update_metadata(read_metadata(source))
+    print_metadata_changes(path, changes, opened.info())
+    if changes.missing:
+        raise typer.Exit(1)
+
+
+@commands.command(epilog="Example:  secateurs get demo.sec d17 d18 --json")
+def get(
+    path: IndexPath,
+    docnos: Annotated[list[str], typer.Argument(metavar="DOCNO", help="The documents to print.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print stored documents. Those that are not there are named, and the exit code is 1 then."""
+    from ..cluster.search.open_index import open_index
+
+    opened = open_index(path)
+    missing = [docno for docno in docnos if docno not in opened]
+    present = [docno for docno in docnos if docno not in missing]
+    for number, docno in enumerate(present):
+        if number and not as_json:
+            typer.echo()
+        print_document(opened.get(docno), as_json)
+    print_missing(missing)
+    if missing:
+        raise typer.Exit(1)
 
 
 @commands.command(epilog="Example:  secateurs delete demo.sec d17 d18")
@@ -112,21 +169,57 @@ def delete(
     file: Annotated[
         str | None, typer.Option("--from", metavar="FILE", help="Docnos, one on each line; - reads standard input.")
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="EXPR", help='Instead of docnos: all documents that match, such as "year < 2000".'),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", metavar="", help="With --where: delete without asking.")] = False,
 ) -> None:
-    """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted."""
+    """Delete documents. Those that are not there are named, and the exit code is 1 then; the others are deleted.
+
+    With --where, the number of matching documents is shown first, and they are deleted after a yes.
+    """
     from ..cluster.search.open_index import open_index
 
+    if where is not None:
+        if docnos or file is not None:
+            raise UsageError("give docnos or --where, not both")
+        _delete_where(path, where, yes)
+        return
+    if yes:
+        raise UsageError("--yes is for --where")
     wanted = list(docnos or ())
     if file is not None:
         wanted += [line for _, line in read_lines(file)]
     if not wanted:
-        raise UsageError("give docnos to delete, or --from FILE")
+        raise UsageError("give docnos to delete, or --from FILE, or --where EXPR")
     opened = open_index(path)
     with changing(path):
         changes = opened.delete(wanted)
     print_deletions(path, changes, opened.info())
     if changes.missing:
         raise typer.Exit(1)
+
+
+def _delete_where(path: Path, where: str, yes: bool) -> None:
+    from ..cluster.search.open_index import open_index
+    from ..records import SearchSettings
+
+    opened = open_index(path)
+    if not yes:
+        matching = opened.searched().filter(SearchSettings(where=where)).documents
+        what = f"{matching:,} of {counted(len(opened), 'document')} in {path}"
+        if not matching:
+            typer.echo(f"nothing to delete: 0 of {counted(len(opened), 'document')} in {path} match")
+            return
+        if not sys.stdin.isatty():
+            raise UsageError(f"this would delete {what}, and nothing was deleted: to delete them, repeat it with --yes")
+        if not typer.confirm(f"delete {what}?", err=True):
+            typer.echo("nothing was deleted")
+            raise typer.Exit(1)
+    with changing(path):
+        changes = opened.delete(where=where)
+    print_deletions(path, changes, opened.info())
 
 
 @commands.command(epilog="Example:  secateurs compact demo.sec")
@@ -201,6 +294,9 @@ def info(
     ray: RayForSearch = None,
     as_json: AsJson = False,
     check: Annotated[bool, typer.Option("--check", metavar="", help="The same as  secateurs check  first.")] = False,
+    fields: Annotated[
+        bool, typer.Option("--fields", metavar="", help="Say which keys the metadata has, and their types, instead.")
+    ] = False,
 ) -> None:
     """Say what an index is and holds; of a collection, each of its shards too."""
     from ..cluster.search.open_index import open_index
@@ -210,4 +306,7 @@ def info(
         opened.check()
         if not as_json:
             typer.echo(_SOUND)
-    print_info(opened.info(), as_json)
+    if fields:
+        print_fields(opened.fields(), as_json)
+    else:
+        print_info(opened.info(), as_json)

@@ -28,7 +28,7 @@ class Commands(TyperGroup):
             raise InterruptedCommandError from error
         except Exception as error:  # typer's own class for wrong usage has no public name
             message, command = getattr(error, "message", None), getattr(getattr(error, "ctx", None), "info_name", None)
-            if command in ("search", "explain") and str(message).startswith("Got unexpected extra argument"):
+            if command in ("search", "explain", "rerank") and str(message).startswith("Got unexpected extra argument"):
                 error.message = f"{message}: put the query in quotes"  # type: ignore[attr-defined]
             raise
 

@@ -33,6 +33,12 @@ def serve_tools(
     ] = None,
     max_k: Annotated[int, typer.Option(metavar="N", help="Most hits.")] = 100,
     max_query: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest query.")] = 2000,
+    max_gather_work: Annotated[
+        int, typer.Option(metavar="N", help="Most query embeddings times cells that each probes.")
+    ] = 500_000,
+    max_score_work: Annotated[
+        int, typer.Option(metavar="N", help="Most documents to score times query embeddings.")
+    ] = 4_000_000,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="For a call, with its wait.")] = 10.0,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
@@ -51,7 +57,13 @@ def serve_tools(
         host=host,
         port=port,
         allowed_hosts=allowed_host or (),
-        limits=Limits(k=max_k, query_characters=max_query, seconds=timeout),
+        limits=Limits(
+            k=max_k,
+            query_characters=max_query,
+            gather_work=max_gather_work,
+            score_work=max_score_work,
+            seconds=timeout,
+        ),
         about=about,
         ray=ray,
         replicas=replicas,

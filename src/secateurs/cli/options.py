@@ -53,6 +53,9 @@ Queries = Annotated[
     ),
 ]
 K = Annotated[int, typer.Option("-k", "--k", parser=whole_number, metavar="N", help="Number of hits.")]
+Offset = Annotated[
+    int, typer.Option(parser=whole_number, metavar="N", help="Leave out the N best: 10 is the second page of 10 hits.")
+]
 P = Annotated[
     str,
     typer.Option(
@@ -64,8 +67,8 @@ OrderOption = Annotated[
     typer.Option(
         parser=str,
         metavar="NAME",
-        help="Which embeddings matter most: rarity (in the collection and in general text), icf (the paper's), idf, "
-        "first or random.",
+        help="Which embeddings matter most: focus (words like the rest of the query and unlike most documents), "
+        "rarity (in the collection and in general text), icf (the paper's), idf, first or random.",
     ),
 ]
 GatherOption = Annotated[
@@ -157,7 +160,24 @@ Corpus = Annotated[
     str,
     typer.Argument(
         metavar="CORPUS",
-        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files, or ir_datasets:ID.",
+        help="A .jsonl, .tsv or .csv file (.gz too), a folder of .txt and .md files or of BEIR, ir_datasets:ID, or - "
+        "for jsonl on standard input.",
+    ),
+]
+Fields = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="--json: what comes with a hit beside rank, docno, score and relevance: text, metadata, or keys of the "
+        "metadata, with commas between them. Everything if left out.",
+    ),
+]
+Facets = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEYS",
+        help="Count the values of these keys of the metadata, with commas between them, in all documents that match "
+        "--where.",
     ),
 ]
 AsTrec = Annotated[bool, typer.Option("--trec", metavar="", help="Print a TREC run.")]
@@ -223,6 +243,11 @@ RayForSearch = Annotated[
 Replicas = Annotated[
     int, typer.Option(metavar="N", help="With --ray: actors for each shard, on different nodes if there are any.")
 ]
+
+
+def names_of(given: str | None) -> list[str] | None:
+    """What --fields or --facets was given."""
+    return None if given is None else [name.strip() for name in given.split(",")]
 
 
 def gatherer_names(gather: list[str] | None) -> tuple[GatherName, ...]:

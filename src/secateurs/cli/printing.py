@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..encoders.built_in import earlier_layer
+from ..hit_fields import chosen_fields
 from ..progress import counted
-from ..records import Changes, Hit, Ranking, SearchStats, TokenKind
+from ..records import Changes, Document, Field, Hit, Ranking, SearchStats, TokenKind
 from ..trec import trec_line
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _SHOWN_SKIPPED = 20
 _SHOWN_LOADING = 100.0  # milliseconds: less is not worth a word
 _SHOWN_TEXT = 300  # characters of a hit's text, of which a line shows as many as fit
+_SHOWN_VALUES = 10  # of a facet
 _TELLING = 0.35  # strength from which on a match is marked
 _BEFORE_MATCH = 30  # characters that may be shown before the first of them
 
@@ -64,8 +66,46 @@ def print_changes(path: Path, changes: Changes, facts: Mapping[str, Any], skippe
 
 def print_deletions(path: Path, changes: Changes, facts: Mapping[str, Any]) -> None:
     typer.echo(f"deleted {changes.deleted:,}: {path} has {size_of(facts)}")
-    for docno in changes.missing:
+    print_missing(changes.missing)
+
+
+def print_metadata_changes(path: Path, changes: Changes, facts: Mapping[str, Any]) -> None:
+    typer.echo(f"changed the metadata of {changes.replaced:,}: {path} has {size_of(facts)}")
+    print_missing(changes.missing)
+
+
+def print_missing(docnos: Iterable[str]) -> None:
+    for docno in docnos:
         typer.echo(f"not there: {docno.encode('utf-8', 'replace').decode()}", err=True)
+
+
+def print_document(document: Document, as_json: bool) -> None:
+    """Its docno, each of its metadata, and after an empty line its text."""
+    if as_json:
+        content = {"docno": document.docno, "text": document.text, "metadata": dict(document.metadata)}
+        typer.echo(json.dumps(content, ensure_ascii=False))
+        return
+    typer.echo(f"docno: {printable(document.docno)}")
+    for key, value in document.metadata.items():
+        shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        typer.echo(f"{printable(key)}: {printable(shown)}")
+    typer.echo("\n" + "\n".join(map(printable, document.text.splitlines())))
+
+
+def print_fields(fields: Mapping[str, Field], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({key: asdict(field) for key, field in fields.items()}, ensure_ascii=False))
+        return
+    if not fields:
+        typer.echo("no document has metadata")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in ("key", "types", "documents", "example"):
+        table.add_column(name, justify="right" if name == "documents" else "left", overflow="fold")
+    for key, field in fields.items():
+        example = "" if field.example is None else json.dumps(field.example, ensure_ascii=False)
+        table.add_row(Text(printable(key)), ", ".join(field.types), f"{field.documents:,}", Text(printable(example)))
+    Console().print(table)
 
 
 def print_info(facts: dict[str, Any], as_json: bool) -> None:
@@ -109,19 +149,25 @@ def describe_calibration(measured: dict[str, Any] | None) -> str:
 
 
 def print_ranking_as_trec(qid: str, ranking: Ranking) -> None:
-    for rank, hit in enumerate(ranking, start=1):
+    for rank, hit in enumerate(ranking, start=ranking.plan.offset + 1):
         typer.echo(trec_line(qid, hit.docno, rank, hit.score))
     _print_missing_shards(ranking.stats)
 
 
-def print_ranking_as_json(qid: str, text: str, ranking: Ranking) -> None:
+def print_ranking_as_json(qid: str, text: str, ranking: Ranking, names: Collection[str] | None = None) -> None:
+    """`names` choose what a hit comes with: see hit_fields.py."""
+    first = ranking.plan.offset + 1
     content = {
         "qid": qid,
         "query": text,
-        "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(ranking, start=1)],
+        "hits": [{"rank": rank, **chosen_fields(hit, names)} for rank, hit in enumerate(ranking, start=first)],
         "kept": ranking.kept,
         "plan": asdict(ranking.plan),  # here `order` is always a name
         "stats": asdict(ranking.stats),
+        "facets": {
+            key: [{"value": value, "documents": documents} for value, documents in values]
+            for key, values in ranking.facets.items()
+        },
     }
     typer.echo(json.dumps(content, ensure_ascii=False))
     _print_missing_shards(ranking.stats)
@@ -146,20 +192,12 @@ def print_ranking(
     On a terminal, the words that matched are marked. `marks` finds them.
     """
     console = Console()
-    title = Text(printable(f"{qid}  {text}" if qid else text))
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, expand=True)
-    table.add_column("", justify="right", style="dim", min_width=2)
-    table.add_column("score", justify="right", min_width=7)
-    table.add_column("relevance", justify="right", min_width=9)
-    longest = max((len(hit.docno) for hit in ranking), default=5)
-    table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
-    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
-    for rank, hit in enumerate(ranking, start=1):
-        shown = _marked(hit.text, marks(hit)) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
-        table.add_row(str(rank), f"{hit.score:.3f}", f"{hit.relevance:.2f}", Text(printable(hit.docno)), shown)
-    console.print(table)
+    title = f"{qid}  {text}" if qid else text
+    _print_hits(console, title, ranking, lambda hit: _marked(hit.text, marks(hit)), ranking.plan.offset)
     if not ranking:
         console.print(_why_nothing(ranking), style="dim")
+    for key, values in ranking.facets.items():
+        console.print(Text(_described(key, values)), soft_wrap=True)
     stats = ranking.stats
     about = f"{_what_was_done(ranking, kept)}, {stats.total_milliseconds:.1f} ms\n"
     if loading_milliseconds > _SHOWN_LOADING:
@@ -167,6 +205,37 @@ def print_ranking(
     console.print(Text(about, style="dim"))
     if stats.shards_missing:
         console.print(f"Not everything was searched: {_missing(stats.shards_missing)}.\n", style="bold")
+
+
+def _described(key: str, values: Sequence[tuple[Any, int]]) -> str:
+    """A facet in a line."""
+    shown = [f"{json.dumps(value) if isinstance(value, bool) else value} ({count:,})" for value, count in values]
+    more = [f"and {len(shown) - _SHOWN_VALUES:,} more"] if len(shown) > _SHOWN_VALUES else []
+    return printable(f"{key}: {', '.join([*shown[:_SHOWN_VALUES], *more]) or 'no values'}")
+
+
+def print_reranked(query: str, hits: Sequence[Hit], texts: int) -> None:
+    """A table of the hits, and of how many texts they are the best."""
+    console = Console()
+    _print_hits(console, query, hits, lambda hit: Text(printable(hit.text[:_SHOWN_TEXT])))
+    console.print(Text(f"scored {counted(texts, 'text')}\n", style="dim"))
+
+
+def _print_hits(
+    console: Console, title: str, hits: Sequence[Hit], marked: Callable[[Hit], Text], offset: int = 0
+) -> None:
+    """`marked` is the text of a hit for a terminal; `offset` hits are better than the first."""
+    table = Table(title=Text(printable(title)), title_justify="left", box=None, pad_edge=False, expand=True)
+    table.add_column("", justify="right", style="dim", min_width=2)
+    table.add_column("score", justify="right", min_width=7)
+    table.add_column("relevance", justify="right", min_width=9)
+    longest = max((len(hit.docno) for hit in hits), default=5)
+    table.add_column("docno", overflow="fold", style="bold", min_width=min(longest, console.width // 2))
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for rank, hit in enumerate(hits, start=offset + 1):
+        shown = marked(hit) if console.is_terminal else Text(printable(hit.text[:_SHOWN_TEXT]))
+        table.add_row(str(rank), f"{hit.score:.3f}", f"{hit.relevance:.2f}", Text(printable(hit.docno)), shown)
+    console.print(table)
 
 
 def _why_nothing(ranking: Ranking) -> str:

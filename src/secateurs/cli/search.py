@@ -17,6 +17,8 @@ from .options import (
     BudgetMs,
     Candidates,
     EffortOption,
+    Facets,
+    Fields,
     FrequenciesOption,
     FuseOption,
     GatherOption,
@@ -26,6 +28,7 @@ from .options import (
     MinRelevance,
     MinScore,
     NProbe,
+    Offset,
     OrderOption,
     P,
     Partial,
@@ -36,6 +39,7 @@ from .options import (
     WeightsOption,
     Where,
     fuse_name,
+    names_of,
     number_or_word,
     weights_name,
 )
@@ -62,7 +66,7 @@ def search(
     queries: Queries = None,
     k: K = SearchSettings.k,
     p: P = "auto",
-    order: OrderOption = "rarity",
+    order: OrderOption = "focus",
     gather: GatherOption = SearchSettings.gather,
     k_prime: KPrime = SearchSettings.k_prime,
     nprobe: NProbe = SearchSettings.nprobe,
@@ -76,9 +80,12 @@ def search(
     min_score: MinScore = SearchSettings.min_score,
     min_relevance: MinRelevance = SearchSettings.min_relevance,
     partial: Partial = SearchSettings.partial,
+    offset: Offset = SearchSettings.offset,
+    facets: Facets = None,
     ray: RayForSearch = None,
     replicas: Replicas = 1,
     as_json: AsJson = False,
+    fields: Fields = None,
     trec: AsTrec = False,
 ) -> None:
     """Search an index, or all shards of a collection as one, with one query or with a file of queries."""
@@ -88,6 +95,10 @@ def search(
         raise UsageError("give either a QUERY or --queries FILE")
     if as_json and trec:
         raise UsageError("give --json or --trec, not both")
+    if fields is not None and not as_json:
+        raise UsageError("--fields chooses what --json prints: give --json too")
+    if facets is not None and trec:
+        raise UsageError("a TREC run has no facets: give --facets without --trec")
     settings = SearchSettings(
         k=k,
         p=number_or_word(p),
@@ -105,6 +116,8 @@ def search(
         min_score=min_score,
         min_relevance=min_relevance,
         partial=partial,
+        offset=offset,
+        facets=tuple(names_of(facets) or ()),
     )
     # A single query has no qid in a table; in a TREC run and in JSON its qid is 1.
     given: list[tuple[str | None, str]] = [*read_queries(queries)] if queries is not None else [(None, query or "")]
@@ -115,7 +128,7 @@ def search(
             if trec:
                 print_ranking_as_trec(qid or "1", ranking)
             elif as_json:
-                print_ranking_as_json(qid or "1", text, ranking)
+                print_ranking_as_json(qid or "1", text, ranking, names_of(fields))
             else:
                 kept = tokens_of(opened, ranking)
                 # Queries that are searched at once wait for one loading: it is shown with the first.
@@ -138,7 +151,7 @@ def explain(
     docno: Annotated[str, typer.Argument(metavar="DOCNO", help="The document to explain.")],
     k: K = SearchSettings.k,
     p: P = "auto",
-    order: OrderOption = "rarity",
+    order: OrderOption = "focus",
     gather: GatherOption = SearchSettings.gather,
     k_prime: KPrime = SearchSettings.k_prime,
     nprobe: NProbe = SearchSettings.nprobe,

@@ -45,7 +45,11 @@ def serve_indexes(
     max_score_work: Annotated[
         int, typer.Option(metavar="N", help="Without a key: most documents to score times query embeddings.")
     ] = 4_000_000,
-    max_batch: Annotated[int, typer.Option(metavar="N", help="Most documents in one write.")] = 100,
+    max_text: Annotated[int, typer.Option(metavar="CHARACTERS", help="Longest text to encode or to re-rank.")] = 20_000,
+    max_encode_work: Annotated[
+        int, typer.Option(metavar="N", help="Without a key: most characters of all texts, or queries, of a request.")
+    ] = 50_000,
+    max_batch: Annotated[int, typer.Option(metavar="N", help="Most documents, texts or queries in one request.")] = 100,
     threads: Annotated[int | None, typer.Option(metavar="N", help="Searches at once: by default one per core.")] = None,
     max_waiting: Annotated[int, typer.Option(metavar="N", help="Searches that wait; more are answered 429.")] = 64,
     timeout: Annotated[
@@ -66,6 +70,8 @@ def serve_indexes(
         p=max_p,
         gather_work=max_gather_work,
         score_work=max_score_work,
+        text_characters=max_text,
+        encode_work=max_encode_work,
         batch=max_batch,
         threads=usable_cores() if threads is None else threads,
         waiting=max_waiting,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,16 @@ def wheel_folder(model: str = DEFAULT_MODEL, within: str = "colbert") -> Path:
 def hub_folder(name: str, revision: str | None, model_file: str | None = None) -> tuple[Path, str]:
     """Where the hub's client keeps the model, and its commit. Of several models in it, only the wanted is fetched."""
     hub = require("huggingface_hub", "hub")
+    # Offline, the client would still ask the hub for the list of files of a commit that it has, if it lacks the list.
+    fetch = partial(hub.snapshot_download, name, local_files_only=hub.constants.HF_HUB_OFFLINE)
     try:
-        folder = Path(hub.snapshot_download(name, revision=revision, allow_patterns=["*.json", "*.npy"]))
+        folder = Path(fetch(revision=revision, allow_patterns=["*.json", "*.npy"]))
         commit = revision or folder.name  # the client names the folder of a snapshot after its commit
         chosen = model_file or _read_json(folder / SETTINGS_FILE).get("model_file")
         wanted = [] if (folder / EXPORT_FILE).is_file() else ["*model.safetensors"]  # an export has no layer in it
         for files in [(chosen,)] if chosen else [MODEL_FILES, INT8_FILES]:
             wanted += [file + ending for file in files for ending in ("", *EXTERNAL_DATA)]
-            hub.snapshot_download(name, revision=commit, allow_patterns=wanted)
+            fetch(revision=commit, allow_patterns=wanted)
             if any((folder / file).is_file() for file in files):
                 break
     except SecateursError:

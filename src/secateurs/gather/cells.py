@@ -5,9 +5,10 @@ approximate score is the sum, over the kept embeddings, of the similarity of the
 lists it, the similarity of the nearest cell that was not probed is imputed, which is an upper estimate. The best
 `candidates` go on to exact scoring, the highest approximate score first.
 
-A kept summary (TokenKind.SUMMARY) finds documents by its cells too, but every document that was found gets its exact
-similarity with the document's own summary, if documents have one. It counts up to three times, because the query's
-MASKs prefer much the same documents and gathering does not compare them (docs/importance.md has the measurements).
+If the encoder has a summary (TokenKind.SUMMARY), a special token that stands for the whole text, every document that
+was found also gets the exact similarity of its summary with that of the query. That of the query need not be kept: if
+it is, it finds documents by its cells too. It counts up to three times, because the query's MASKs prefer much the same
+documents and gathering does not compare them (docs/importance.md has the measurements).
 
     cell_centroids.npy   (cells, dim) int8, in steps of the int8 store, dim rounded up to a multiple of four
     cell_groups.npy      (cells,) int32: the group of each cell, see kernels/probing.py; from 200,000 cells on
@@ -121,13 +122,11 @@ class CellGatherer:
     def _probe(
         self, query: EncodedText, kept: Positions, nprobe: NDArray[np.int64]
     ) -> tuple[list[_Batch], _Summary | None]:
-        """The nearest cells of each kept embedding; and the summary, if it is kept and documents have one."""
+        """The nearest cells of each kept embedding; and the query's summary, if documents have one to compare."""
         embeddings = query.weighted[kept]
-        has_summaries = all(segment.summaries is not None for segment in self._segments)
-        is_summary = np.zeros(len(kept), dtype=bool)  # the first only: documents have one to compare
-        if has_summaries:
-            is_summary[np.flatnonzero(query.token_kinds[kept] == TokenKind.SUMMARY)[:1]] = True
-        batches, summary = [], None
+        at, summary = self._summary(query)
+        is_summary = kept == at
+        batches = []
         for first in range(0, len(kept), _EMBEDDINGS_AT_ONCE):
             stop_if_cancelled()
             part = slice(first, first + _EMBEDDINGS_AT_ONCE)
@@ -135,12 +134,19 @@ class CellGatherer:
             # the cells to probe, and the nearest that is not probed
             wanted = min(int(nprobe[part].max()) + 1, self._centroids.count)
             cells, products = self._centroids.nearest(rounded, wanted)
-            for i in np.flatnonzero(is_summary[part]).tolist():
-                filled = np.zeros(packed_width(rounded.shape[1]), dtype=np.int8)
-                filled[: rounded.shape[1]] = rounded[i]
-                summary = _Summary(filled, float(unit[i]) * times_counted(query))
             batches.append(_Batch(first, cells, products, nprobe[part], np.where(is_summary[part], 0.0, unit)))
         return batches, summary
+
+    def _summary(self, query: EncodedText) -> tuple[int, _Summary | None]:
+        """The position of the query's first summary; -1 and None if it has none, or if a segment has none."""
+        positions = np.flatnonzero(query.token_kinds == TokenKind.SUMMARY)
+        if len(positions) == 0 or any(segment.summaries is None for segment in self._segments):
+            return -1, None
+        at = int(positions[0])
+        (rounded,), (unit,) = round_query(query.weighted[at : at + 1])
+        filled = np.zeros(packed_width(len(rounded)), dtype=np.int8)
+        filled[: len(rounded)] = rounded
+        return at, _Summary(filled, float(unit) * times_counted(query))
 
     def _add_segment(
         self,

@@ -9,7 +9,6 @@ trained and filled is in storage/faiss_file.py.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
+from ..errors import require
 from ..records import EncodedText, Positions, SearchPlan
 from ..storage.snapshot import Snapshot
 
@@ -34,8 +34,7 @@ class FaissGatherer:
     def gather(
         self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
-        import faiss
-
+        faiss: Any = require("faiss", "faiss")
         if len(kept) == 0:
             return np.empty(0, dtype=np.int64), 0
         embeddings = query.embeddings[kept]  # without weights, which do not change what is nearest
@@ -67,7 +66,7 @@ class FaissGatherer:
 
 def _parameters(index: Any, nprobe: int, allowed: NDArray[np.bool_] | None) -> Any:
     """Per call, not on the index: other threads may search with other settings."""
-    faiss: Any = importlib.import_module("faiss")  # its own type hints know less than it does
+    faiss: Any = require("faiss", "faiss")
     filtered: dict[str, Any] = {}
     if allowed is not None:
         filtered["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))

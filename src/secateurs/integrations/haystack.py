@@ -14,12 +14,16 @@ from typing import Any
 
 import numpy as np
 
+from ..cluster.layout import Layout, is_sharded
+from ..cluster.search.sharded_index import ShardedIndex
+from ..contract import AnyIndex
 from ..encoders import DEFAULT_MODEL, Encoder
 from ..errors import DuplicateDocumentError as InIndexAlreadyError
 from ..errors import UsageError, require
 from ..index import Index
 from ..records import Document as IndexedDocument
 from ..records import SearchSettings
+from ..storage.snapshot import Snapshot
 from .details import search_with_details
 from .haystack_filters import to_where
 
@@ -32,7 +36,8 @@ from haystack.errors import FilterError  # noqa: E402
 
 
 class SecateursDocumentStore:
-    """The index at `path`. If there is none, the first documents that are written make it.
+    """The index, or the collection in shards, at `path`. If there is none, the first documents that are written make an
+    index.
 
     `model` is the encoder of a new index: a name or folder, or an Encoder. An index knows its encoder, so that a store
     that is saved and loaded needs the path alone.
@@ -40,7 +45,7 @@ class SecateursDocumentStore:
 
     def __init__(self, path: str, model: str | Encoder = DEFAULT_MODEL) -> None:
         self.path, self._model = Path(path), model
-        self._index: Index | None = None
+        self._index: AnyIndex | None = None
         self._lock = Lock()
 
     def to_dict(self) -> dict[str, Any]:
@@ -54,13 +59,14 @@ class SecateursDocumentStore:
         return store
 
     @property
-    def index(self) -> Index | None:
+    def index(self) -> AnyIndex | None:
         """The open index, with what other processes have written; None if nothing has been written yet."""
         with self._lock:
             if self._index is not None:
                 self._index.refresh()
             elif self.path.exists():
-                self._index = Index(self.path, None if isinstance(self._model, str) else self._model)
+                kind = ShardedIndex if is_sharded(self.path) else Index
+                self._index = kind(self.path, None if isinstance(self._model, str) else self._model)
             return self._index
 
     def count_documents(self) -> int:
@@ -72,17 +78,11 @@ class SecateursDocumentStore:
         where, index = where_of(filters), self.index
         if index is None:
             return []
-        snapshot = index.snapshot
-        live = np.ones(sum(map(len, snapshot.segments)), dtype=bool) if snapshot.live is None else snapshot.live
         try:
-            allowed = live if where is None else snapshot.filtered(where).allowed  # (documents,)
+            index.searched().filter(SearchSettings(where=where))  # a key that no document of any shard has is an error
         except UsageError as error:
             raise FilterError(str(error)) from error
-        return [
-            Document(id=stored.docno, content=stored.text, meta=dict(stored.metadata))
-            for segment, _, numbers in snapshot.by_segment(np.flatnonzero(allowed))
-            for stored in segment.documents.get(numbers.tolist())
-        ]
+        return [document for snapshot in _snapshots(index) for document in _matching(snapshot, where)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
         """All documents, or none if there is an error. Without a policy, an id that is there already is an error."""
@@ -202,6 +202,27 @@ class SecateursRetriever:
 def where_of(filters: dict[str, Any] | None) -> str | None:
     """Haystack's filters as `where`; None if there are none."""
     return to_where(filters, FilterError) if filters else None
+
+
+def _snapshots(index: AnyIndex) -> list[Snapshot]:
+    """That of an index, or of each shard."""
+    if isinstance(index, Index):
+        return [index.snapshot]
+    return [Snapshot.open(index.path / shard.name) for shard in Layout.read(index.path).shards]
+
+
+def _matching(snapshot: Snapshot, where: str | None) -> list[Document]:
+    if where is not None:
+        allowed = snapshot.filtered(where, strict=False).allowed  # (documents,)
+    elif snapshot.live is not None:
+        allowed = snapshot.live
+    else:
+        allowed = np.ones(sum(map(len, snapshot.segments)), dtype=bool)
+    return [
+        Document(id=stored.docno, content=stored.text, meta=dict(stored.metadata))
+        for segment, _, numbers in snapshot.by_segment(np.flatnonzero(allowed))
+        for stored in segment.documents.get(numbers.tolist())
+    ]
 
 
 def _indexed(document: Document) -> IndexedDocument:

@@ -58,6 +58,8 @@ class SecateursRetriever(BaseRetriever):
     min_score: float | None = SearchSettings.min_score
     min_relevance: float | None = SearchSettings.min_relevance
     partial: bool = SearchSettings.partial
+    offset: int = SearchSettings.offset
+    facets: Sequence[str] = SearchSettings.facets
 
     model_config = ConfigDict(extra="forbid")  # else a setting with a typing error would be ignored
 
@@ -118,7 +120,7 @@ class SecateursReranker(BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        ranked = rerank(self.encoder, query, [document.page_content for document in documents])[: self.k]
+        ranked = rerank(query, [document.page_content for document in documents], self.encoder)[: self.k]
         least = self.min_relevance or 0.0
         return [
             # A copy: the documents belong to the caller, who may re-rank them for another query at the same time.

@@ -93,7 +93,7 @@ class SecateursReranker(BaseNodePostprocessor):
         }
         with self.callback_manager.event(CBEventType.RERANKING, payload=told) as event:
             texts = [node.node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
-            ranked = rerank(self.encoder, query_bundle.query_str, texts)[: self.k]
+            ranked = rerank(query_bundle.query_str, texts, self.encoder)[: self.k]
             least = self.min_relevance or 0.0
             best = [
                 _with_details(nodes[text.number], reranked_details(text)) for text in ranked if text.relevance >= least

@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field  # noqa: E402
 from ..service.limits import Limits  # noqa: E402
 from ..service.metrics import Metrics  # noqa: E402
 from ..service.problems import Problem  # noqa: E402
-from ..service.request_work import Allowance  # noqa: E402
+from ..service.request_work import Allowance, TooMuchWork  # noqa: E402
 from ..service.served_index import ServedIndex  # noqa: E402
 from ..service.server import address_to_open, host_names, is_loopback, listen, open_indexes, run_until_stopped  # noqa: E402
 from ..service.workers import Workers  # noqa: E402
@@ -36,8 +36,6 @@ _T = TypeVar("_T")
 _FEW = 5  # hits, if the agent does not say how many
 _EXCERPT = 1_000  # characters of a hit, if the agent does not say how many
 _LONGEST = 100_000  # characters in one answer of `get`, or of one hit
-# Without a limit on the work of a call, which the service has for clients without a key: a call ends with its time.
-_ALLOWED = Allowance(None, only_small=False)
 
 
 class FoundDocument(BaseModel):
@@ -112,6 +110,7 @@ def agent_server(
     ]
     effort_name = Annotated[EffortName, Field(description="exact compares every document; fast looks at fewer")]
     up_to_longest = Field(ge=1, le=_LONGEST, description="Longest text, in characters")
+    allowed = Allowance(limits, only_small=False)  # an agent has no key
     readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
 
     async def search(
@@ -127,19 +126,20 @@ def agent_server(
         index: index_name = None,
     ) -> Found:
         settings = {"k": k, "where": where, "min_relevance": min_relevance, "effort": effort}
-        found = await _run(readers, _pick(served, index).search, query, settings, True, _ALLOWED)
+        found = await _run(readers, _pick(served, index).search, query, settings, True, allowed)
         hits = []
         for hit in found.hits:
-            start = excerpt_start(hit.text, characters, hit.highlights)
+            text = hit.text or ""
+            start = excerpt_start(text, characters, hit.highlights)
             hits.append(
                 FoundDocument(
                     rank=hit.rank,
                     docno=hit.docno,
                     score=hit.score,
                     relevance=hit.relevance,
-                    text=hit.text[start : start + characters],
+                    text=text[start : start + characters],
                     start=start,
-                    length=len(hit.text),
+                    length=len(text),
                     metadata=hit.metadata,
                 )
             )
@@ -172,7 +172,7 @@ def agent_server(
         index: index_name = None,
     ) -> Explained:
         settings = {"where": where, "effort": effort}
-        answer = await _run(readers, _pick(served, index).explain, query, docno, settings, False, _ALLOWED)
+        answer = await _run(readers, _pick(served, index).explain, query, docno, settings, False, allowed)
         tokens = [
             ExplainedToken(**token.model_dump(include=set(ExplainedToken.model_fields))) for token in answer.tokens
         ]
@@ -262,6 +262,10 @@ async def _run(readers: Workers, work: Callable[..., _T], *arguments: Any) -> _T
     """On a thread, within the time limit. What is refused is told to the agent, without the names of folders."""
     try:
         return await readers.run(work, *arguments)
+    except TooMuchWork as problem:
+        option = f"--max-{problem.limit.replace('_', '-')}"
+        advice = f"Ask for less, or have the server started with a larger {option}"
+        raise ToolError(f"{problem.setting}: too much work: {problem.reason}. {advice}") from problem
     except Problem as problem:
         raise ToolError(problem.detail) from problem
     except UsageError as error:

@@ -66,12 +66,14 @@ class Int8Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Float16Query:
-    packed: Any  # numkong.PackedMatrix, (query embeddings, dim); None for an empty query
+class FloatQuery:
+    """A query against float16 or float32 rows."""
+
+    packed: Any  # numkong.PackedMatrix, (query embeddings, dim) of the rows' type; None for an empty query
     count: int
 
 
-PreparedQuery = Int8Query | Float16Query
+PreparedQuery = Int8Query | FloatQuery
 
 
 def maxsim(

@@ -46,7 +46,7 @@ _RC = {
     "svg.fonttype": "none",
     "svg.hashsalt": "secateurs",
 }
-_ORDERS = {"rarity": "Rarity", "first": "First", "icf": "ICF", "idf": "IDF", "random": "random"}
+_ORDERS = {"focus": "Focus", "rarity": "Rarity", "first": "First", "icf": "ICF", "idf": "IDF", "random": "random"}
 _MOST_MEASURES = 3
 _MEDIAN = "milliseconds_p50"  # other load on the machine changes it less than the mean
 _MANY_POINTS = 12

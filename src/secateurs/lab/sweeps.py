@@ -20,9 +20,8 @@ _THRESHOLDS = ("min_score", "min_relevance")
 # What None means; of all other settings, that the effort decides.
 _NONE = {"p": "all", **dict.fromkeys(("weights", "fuse", *_THRESHOLDS), "none")}
 _FREE_TEXT = ("where",)  # a condition may have commas and colons in it
-_NAMES = tuple(
-    field.name for field in fields(SearchSettings) if field.name != "partial"
-)  # an experiment is never partial
+_NOT_SWEPT = ("partial", "offset", "facets")  # an experiment measures whole rankings
+_NAMES = tuple(field.name for field in fields(SearchSettings) if field.name not in _NOT_SWEPT)
 
 
 def sweep(*texts: str, k: int = DEPTH) -> dict[str, SearchSettings]:

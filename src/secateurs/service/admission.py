@@ -18,7 +18,8 @@ from .problems import Problem
 from .request_work import SMALL_BODY
 
 _LOG = logging.getLogger("secateurs.service")
-_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}
+_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+_READ_BY_POST = ("/v1/rerank", "/v1/encode")  # and /search of an index
 _OPEN = ("/healthz", "/")  # and /web/: the page itself holds nothing of an index
 HAS_KEY = "secateurs.has_key"  # of an ASGI scope: whether the request came with a valid key
 
@@ -123,8 +124,9 @@ class Admission:
         """Whether the request has a valid key; raises if it needs one and has none, or has one that is not valid."""
         if method in ("GET", "HEAD") and (path in _OPEN or path.startswith("/web/")):
             return False
-        searches = method == "POST" and path.startswith("/v1/") and path.endswith("/search")
-        writes = method not in ("GET", "HEAD", "OPTIONS") and not searches
+        searches = path.startswith("/v1/") and path.endswith("/search")
+        reads_by_post = method == "POST" and (searches or path in _READ_BY_POST)
+        writes = method not in ("GET", "HEAD", "OPTIONS") and not reads_by_post
         if writes and self._keys is None:
             raise Problem(403, "this server takes no writes: start it with  --api-key-file FILE  to allow them")
         if self._keys is not None and self._keys.allow(authorization):
@@ -147,7 +149,7 @@ class Admission:
     async def _body(self, method: str, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         most = self._limits.body_bytes
         too_large = Problem(413, f"the body is larger than {most:,} bytes", headers={"Connection": "close"})
-        if method not in ("POST", "PUT"):
+        if method not in ("POST", "PUT", "PATCH"):
             if b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0":
                 raise Problem(413, f"a {method} request has no body", headers={"Connection": "close"})
             return b""

@@ -47,11 +47,16 @@ class HitAnswer(BaseModel):
     relevance: float = Field(description="From 0 to 1, to compare between queries")
     exact_score: float | None = Field(description="With fuse, where score is the fused score; else null")
     text_score: float | None = Field(description="With fuse: BM25 of the query's words; else null")
-    text: str
-    metadata: dict[str, Any]
+    text: str | None = Field(default=None, description="Null if `fields` does not name it")
+    metadata: dict[str, Any] = Field(description="All of it, or what the document has of the keys that `fields` names")
     highlights: list[Highlight] | None = Field(
         default=None, description="With details, where the encoder can tell which words its embeddings stand for"
     )
+
+
+class FacetValue(BaseModel):
+    value: Any = Field(description="A text, a number, true or false")
+    documents: int = Field(description="That have this value and match the filter, in the whole index")
 
 
 class SearchAnswer(BaseModel):
@@ -65,6 +70,13 @@ class SearchAnswer(BaseModel):
         description="The sum of stats.milliseconds without encode, which takes as long pruned or not"
     )
     tokens: list[QueryToken] | None = Field(default=None, description="With details: most important first")
+    facets: dict[str, list[FacetValue]] = Field(description="Of each key of `facets`, most frequent value first")
+
+
+class SearchesAnswer(BaseModel):
+    """A Ranking for each of the queries, in their order."""
+
+    rankings: list[SearchAnswer]
 
 
 class TokenMatch(QueryToken):
@@ -121,6 +133,39 @@ class CurveAnswer(BaseModel):
     points: list[CurvePoint]
 
 
+class RerankedHit(BaseModel):
+    rank: int
+    number: int = Field(description="Of the text in the request, counted from 0")
+    docno: str | None = Field(description="As in the request; null for a text without one")
+    score: float | None = Field(description="MaxSim with all query embeddings; null for a blank text, which is last")
+    relevance: float = Field(description="From 0 to 1, to compare between queries")
+
+
+class RerankAnswer(BaseModel):
+    """All texts of the request, best first."""
+
+    hits: list[RerankedHit]
+
+
+class EncodedAnswer(BaseModel):
+    """An EncodedText. Search takes the first four fields of a query under the same names."""
+
+    embeddings: list[list[float]] = Field(description="A row for each token")
+    token_ids: list[int]
+    token_kinds: list[int]
+    embedding_weights: list[float] | None = Field(description="What each counts for in the score; null: 1 for each")
+    tokens: list[str]
+    cut: int = Field(description="Tokens beyond the length that the encoder takes, which were left out")
+
+
+class EncodeAnswer(BaseModel):
+    """In the order of the request."""
+
+    encoded: list[EncodedAnswer]
+    dim: int
+    model: str = Field(description="The encoder")
+
+
 class InfoAnswer(BaseModel):
     """Index.info(), with the name that the index is served under instead of the folder."""
 
@@ -139,8 +184,11 @@ class LimitsAnswer(BaseModel):
     k: int
     p: int
     query_characters: int
+    batch: int = Field(description="Documents, texts or queries in one request")
+    text_characters: int = Field(description="Of a text to encode or to re-rank")
     gather_work: int = Field(description="Without a key: query embeddings that gather x cells that each looks into")
     score_work: int = Field(description="Without a key: documents that are scored x query embeddings")
+    encode_work: int = Field(description="Without a key: characters of all texts, or queries, of a request")
 
 
 class IndexesAnswer(BaseModel):
@@ -153,6 +201,16 @@ class DocumentAnswer(BaseModel):
     docno: str
     text: str
     metadata: dict[str, Any]
+
+
+class FieldAnswer(BaseModel):
+    types: list[str] = Field(description="Of its values: number, text, boolean; nested: in lists, or an object")
+    documents: int = Field(description="That have a value")
+    example: str | bool | int | float | None = Field(description="A value; null if it is an object")
+
+
+class FieldsAnswer(BaseModel):
+    fields: dict[str, FieldAnswer] = Field(description="By the key of the metadata, as filters name it")
 
 
 class ChangesAnswer(BaseModel):

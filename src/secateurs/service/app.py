@@ -23,12 +23,14 @@ from ..errors import DuplicateDocumentError, LockedIndexError, PartlyWrittenErro
 from ..version import __version__
 from . import answers, metrics
 from .admission import HAS_KEY, Admission
+from .colbertv2 import ColBERTv2Answer
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
 from .request_work import SMALL_BODY, Allowance, LargeRequestError
-from .requests import RequestModels, parse, to_documents, to_query, to_settings
+from .requests import RequestModels, check_hits, parse, to_changes, to_documents, to_query, to_settings
+from .served_encoders import ServedEncoders
 from .served_index import ServedIndex
 from .workers import Workers
 
@@ -49,6 +51,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
     limits, access = limits or Limits(), access or Access()
     models, measured = RequestModels.within(limits), metrics.Metrics()
     served = {name: ServedIndex(name, index, measured) for name, index in indexes.items()}
+    encoders = ServedEncoders(indexes)
     readers = Workers("searches", limits.threads, limits.threads + limits.waiting, limits.seconds)
     few = max(limits.threads // 2, 1)
     large_readers = Workers("large searches", few, few + limits.waiting, limits.seconds)
@@ -108,16 +111,26 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
     @app.post(
         "/v1/indexes/{name}/search",
-        **answers_with(answers.SearchAnswer, 400, 404, 408, 415, 422),
+        **answers_with(answers.SearchAnswer | answers.SearchesAnswer, 400, 404, 408, 415, 422),
         openapi_extra=takes(models.search),
     )
     async def search(name: str, http: Request) -> Response:
-        """The k best documents: gathered with the p most important query embeddings, scored with all of them."""
+        """The k best documents: gathered with the p most important query embeddings, scored with all of them.
+
+        With `queries`, such a ranking for each of them.
+        """
         index, body = find(name), await _json(http)
 
         def work(allowed: Allowance) -> BaseModel:
             request = parse(models.search, body)
-            return index.search(to_query(request), to_settings(request), request.details, allowed)
+            settings = to_settings(request)
+            how = settings, request.details, allowed, request.fields
+            check_hits(limits, settings, len(request.queries or [""]))
+            return (
+                index.search(to_query(request), *how)
+                if request.queries is None
+                else index.search_many(request.queries, *how)
+            )
 
         return await read_within(http, work, large=len(body) > SMALL_BODY)
 
@@ -128,6 +141,7 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         http: Request,
     ) -> Response:
         """Token by token, why a document has its score, and which query embeddings gather it."""
+        check_hits(limits, to_settings(request))
         arguments = request.query, request.docno, to_settings(request), request.map
         return await read_within(http, partial(find(name).explain, *arguments))
 
@@ -140,10 +154,31 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         """For each p: documents gathered and scored, and how much of the unpruned ranking is found."""
         return await read_within(http, partial(find(name).curve, request.query, to_settings(request)), large=True)
 
+    @app.get("/v1/indexes/{name}/colbertv2", **answers_with(ColBERTv2Answer, 404, 422))
+    async def colbertv2(
+        name: str,
+        request: Annotated[models.colbertv2, Query()],  # type: ignore[name-defined]
+        http: Request,
+    ) -> Response:
+        """A search in the words of ColBERTv2's server, for clients of that server such as `dspy.ColBERTv2`."""
+        index = find(name)
+
+        def work(allowed: Allowance) -> BaseModel:
+            found = index.search(request.query, to_settings(request), False, allowed)
+            return ColBERTv2Answer.of(request.query, found)
+
+        return await read_within(http, work)
+
     @app.get("/v1/indexes/{name}/info", **answers_with(answers.InfoAnswer, 404, 422))
     async def info(name: str, http: Request) -> Response:
         """What the index is and holds."""
         return await read(http, find(name).info)
+
+    @app.get("/v1/indexes/{name}/fields", **answers_with(answers.FieldsAnswer, 404, 422))
+    async def fields(name: str, http: Request) -> Response:
+        """The keys of the documents' metadata, which filters can name, and the types of their values."""
+        index = find(name)
+        return await read_within(http, lambda allowed: index.fields(), large=True)
 
     @app.get("/v1/indexes", **answers_with(answers.IndexesAnswer))
     async def list_indexes(http: Request) -> Response:
@@ -159,6 +194,28 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
             return answers.IndexesAnswer(indexes=listed, limits=most, writable=writable)
 
         return await read(http, work)
+
+    @app.post(
+        "/v1/rerank",
+        **answers_with(answers.RerankAnswer, 400, 408, 415, 422),
+        openapi_extra=takes(models.rerank),
+    )
+    async def rerank(http: Request) -> Response:
+        """Texts that are in no index, in the order of their exact MaxSim scores."""
+        body = await _json(http)
+        work = partial(_with_body, encoders.rerank, models.rerank, body)
+        return await read_within(http, work, large=len(body) > SMALL_BODY)
+
+    @app.post(
+        "/v1/encode",
+        **answers_with(answers.EncodeAnswer, 400, 408, 415, 422),
+        openapi_extra=takes(models.encode),
+    )
+    async def encode(http: Request) -> Response:
+        """Embeddings, token ids, kinds and weights of texts, encoded as queries or as documents."""
+        body = await _json(http)
+        work = partial(_with_body, encoders.encode, models.encode, body)
+        return await read_within(http, work, large=len(body) > SMALL_BODY)
 
     @app.post(
         "/v1/indexes/{name}/documents",
@@ -179,6 +236,25 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
         """Add documents, or replace those of the same docno."""
         index, body = find(name), await _json(http)
         return await write(name, lambda: index.update(to_documents(parse(models.documents, body))))
+
+    @app.patch(
+        "/v1/indexes/{name}/documents",
+        **answers_with(answers.ChangesAnswer, 400, 403, 404, 408, 409, 415, 422),
+        openapi_extra=KEY_NEEDED | takes(models.metadata),
+    )
+    async def update_metadata(name: str, http: Request) -> Response:
+        """Change the metadata of documents, and nothing else of them. Docnos that are not there are missing."""
+        index, body = find(name), await _json(http)
+        return await write(name, lambda: index.update_metadata(to_changes(parse(models.metadata, body))))
+
+    @app.delete(
+        "/v1/indexes/{name}/documents",
+        **answers_with(answers.ChangesAnswer, 403, 404, 409, 422),
+        openapi_extra=KEY_NEEDED,
+    )
+    async def delete_where(name: str, request: Annotated[models.matching, Query()]) -> Response:  # type: ignore[name-defined]
+        """Delete all documents whose metadata match the filter."""
+        return await write(name, find(name).delete_where, request.where)
 
     @app.get("/v1/indexes/{name}/documents/{docno:path}", **answers_with(answers.DocumentAnswer, 404, 422))
     async def get(name: str, docno: str, http: Request) -> Response:
@@ -208,7 +284,8 @@ def create_app(indexes: Mapping[str, AnyIndex], limits: Limits | None = None, ac
 
     _add_page(app)
     _match_whole_paths(app)
-    describe(app, (models.search, models.documents), access.reads_need_a_key)
+    described = (models.search, models.documents, models.metadata, models.rerank, models.encode)
+    describe(app, described, access.reads_need_a_key)
     return app
 
 
@@ -217,6 +294,12 @@ async def _json(http: Request) -> bytes:
     if http.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "send JSON, with the header  Content-Type: application/json")
     return await http.body()
+
+
+def _with_body(
+    work: Callable[[Any, Allowance], BaseModel], model: type[BaseModel], body: bytes, allowed: Allowance
+) -> BaseModel:
+    return work(parse(model, body), allowed)
 
 
 async def _gone(receive: Receive) -> None:

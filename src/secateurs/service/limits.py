@@ -20,8 +20,10 @@ class Limits:
     candidates: int = 100_000  # and k_prime
     gather_work: int = 500_000  # without a key: query embeddings that gather x cells that each looks into
     score_work: int = 4_000_000  # without a key: documents that are scored x query embeddings
+    text_characters: int = 20_000  # of a text to encode or to re-rank
+    encode_work: int = 50_000  # without a key: characters of all texts, or queries, of a request
     document_embeddings: int = 4_096  # of a document sent with embeddings
-    batch: int = 100  # documents in one request
+    batch: int = 100  # documents, texts or queries in one request
     threads: int = field(default_factory=usable_cores)  # searches that run at once
     waiting: int = 64  # searches that wait for a thread
     writes: int = 8  # writes that run or wait: there is one writer for each index

@@ -15,7 +15,7 @@ _ANYWHERE = (401, 413, 421, 429, 500, 503)  # what admission.py refuses, and a s
 _COMPONENTS = "#/components/schemas/"
 
 
-def answers_with(model: type[BaseModel], *statuses: int) -> dict[str, Any]:
+def answers_with(model: Any, *statuses: int) -> dict[str, Any]:
     """What a route can answer with, as FastAPI's decorators take it."""
     problems = {status: {"model": ProblemAnswer} for status in sorted({*_ANYWHERE, *statuses})}
     return {"response_model": model, "responses": problems}

@@ -107,7 +107,8 @@ async def on_invalid_request(request: Request, error: Exception) -> Response:
 
 def _field(place: Sequence[int | str]) -> str:
     """("embeddings", 3, 0) is embeddings.3.0. Pydantic's names of the branches of a union are left out."""
-    return ".".join(str(part) for part in place if not str(part).startswith(("literal[", "constrained-")))
+    branches = ("literal[", "constrained-", "TextRequest")
+    return ".".join(str(part) for part in place if not str(part).startswith(branches))
 
 
 def _alternatives(messages: Sequence[str]) -> str:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
-from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, to_document
+from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, check_metadata, to_document
 from ..errors import UsageError
 from ..records import (
     EFFORTS,
     FREQUENCIES,
     FUSES,
     GATHER_SETTINGS,
+    MOST_FACETS,
     ORDER_NAMES,
     WEIGHTS,
     Document,
@@ -28,6 +29,7 @@ from .limits import Limits
 from .problems import Problem
 
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
+_MOST_FIELDS = 100  # of a hit, by name
 _MOST_KEYS = 50  # an unknown key is a line in the answer
 _MOST_DIMENSIONS = 4_096
 _LONGEST_BUDGET = 60_000  # milliseconds
@@ -36,6 +38,7 @@ _LARGEST = 1e6  # far beyond any normalised embedding, and far from where float3
 
 _MEANINGS = {
     "k": "Hits wanted",
+    "offset": "Hits to leave out before them, for the next page; k + offset is limited as k is",
     "p": "Query embeddings to gather with; all (or null) prunes nothing, auto follows the effort",
     "order": "Which query embeddings matter most",
     "gather": "How candidates are found; auto is the best that the index is prepared for",
@@ -50,6 +53,7 @@ _MEANINGS = {
     "fuse": "rrf orders hits by reciprocal ranks, by the exact score and by BM25; none (or null): by the exact score",
     "min_score": "Leave out hits with a lower score; null: none",
     "min_relevance": "Leave out hits with a lower relevance: from 0 to 1, to compare between queries; null: none",
+    "facets": "Keys of the metadata: how many of the documents that match the filter have each of their values",
     "partial": "Over shards: answer without those that cannot be reached (stats.shards_missing), instead of failing",
 }
 
@@ -61,7 +65,12 @@ class RequestModels:
     search: Any  # a JSON body
     explain: Any  # a query string
     curve: Any  # a query string
+    colbertv2: Any  # a query string
     documents: Any  # a JSON body
+    rerank: Any  # a JSON body
+    encode: Any  # a JSON body
+    metadata: Any  # a JSON body
+    matching: Any  # a query string
 
     @classmethod
     def within(cls, limits: Limits) -> RequestModels:
@@ -70,28 +79,65 @@ class RequestModels:
             Field(max_length=limits.query_characters, description="What to look for", examples=["read a zip archive"]),
         ]
         settings = _settings(limits)
-        no_p = {name: field for name, field in settings.items() if name not in ("p", "budget_ms")}
+        explained = {name: field for name, field in settings.items() if name != "facets"}
+        no_p = {name: field for name, field in explained.items() if name not in ("p", "budget_ms", "offset")}
         details = Field(default=False, description="Tell the query's tokens too, and the words that matched")
+        several = Field(
+            default=None, description="Several queries, answered in their order; each counts for the limits"
+        )
+        chosen = Field(
+            default=None,
+            description="What of a hit comes back beside rank, docno, score and relevance: text, metadata, or keys of "
+            "the metadata; null: everything",
+            examples=[["docno", "title"]],
+        )
         which = Field(description="Its name", examples=["zipfile.ZipFile"])
         with_map = Field(default=False, description="Tell the similarity of every pair of tokens too")
         document = _model("DocumentRequest", _Document, _encoded(limits.document_embeddings))
+        given = Annotated[str, Field(max_length=limits.text_characters)]
+        named = _model("TextRequest", _Body, {"docno": (str, ...), "text": (given, ...)})
+        whose = Field(
+            default=None, description="The index whose encoder is used; it may be left out if all have the same"
+        )
+        role = Field(default="query", description="What the texts are encoded as")
         return cls(
             search=_model(
                 "SearchRequest",
                 _SearchBody,
-                {"query": (text | None, None)}
+                {"query": (text | None, None), "queries": (_listed(text, limits.batch, least=1) | None, several)}
                 | _encoded(limits.p)
                 | _embedding_weights(limits.p)
                 | settings
-                | {"details": (bool, details)},
+                | {"details": (bool, details), "fields": (_listed(str, _MOST_FIELDS) | None, chosen)},
             ),
             explain=_model(
                 "ExplainRequest",
                 _QueryString,
-                {"query": (text, ...), "docno": (str, which), **settings, "map": (bool, with_map)},
+                {"query": (text, ...), "docno": (str, which), **explained, "map": (bool, with_map)},
             ),
             curve=_model("PruneCurveRequest", _QueryString, {"query": (text, ...), **no_p}),
+            colbertv2=_model("ColBERTv2Request", _QueryString, {"query": (text, ...), **settings}),
             documents=_model("DocumentsRequest", _Body, {"documents": (_listed(document, limits.batch, least=1), ...)}),
+            rerank=_model(
+                "RerankRequest",
+                _RerankBody,
+                {
+                    "query": (text, ...),
+                    "texts": (_listed(given | named, limits.batch), ...),
+                    "index": (str | None, whose),
+                },
+            ),
+            encode=_model(
+                "EncodeRequest",
+                _EncodeBody,
+                {
+                    "texts": (_listed(given, limits.batch), ...),
+                    "role": (_one_of("query", "document"), role),
+                    "index": (str | None, whose),
+                },
+            ),
+            metadata=_model("MetadataRequest", _Body, {"documents": (_listed(_Metadata, limits.batch, least=1), ...)}),
+            matching=_model("MatchingRequest", _QueryString, {"where": (str, Field(description=_MEANINGS["where"]))}),
         )
 
 
@@ -116,6 +162,7 @@ class _SearchBody(_Body):
             "examples": [
                 {"query": "read a zip archive", "k": 5, "p": 3},
                 {"query": "read a zip archive", "effort": "exact", "details": True},
+                {"queries": ["read a zip archive", "wait for a thread"], "k": 3, "fields": ["docno", "kind"]},
                 {"embeddings": [[0.6, 0.8], [0.0, 1.0]], "token_ids": [7, 9], "token_kinds": [0, 0], "p": 1},
             ]
         }
@@ -123,13 +170,29 @@ class _SearchBody(_Body):
 
     @model_validator(mode="after")
     def _one_query(self) -> _SearchBody:
-        if (getattr(self, "query", None) is None) == (getattr(self, "embeddings", None) is None):
-            raise ValueError("give either query, or embeddings with token_ids and token_kinds")
-        if getattr(self, "query", None) is not None and _has_tokens(self):
+        given = [name for name in ("query", "queries", "embeddings") if getattr(self, name, None) is not None]
+        if len(given) != 1:
+            raise ValueError("give either query, or queries, or embeddings with token_ids and token_kinds")
+        if given != ["embeddings"] and _has_tokens(self):
             raise ValueError("token_ids and token_kinds belong to embeddings, not to a query")
-        if getattr(self, "query", None) is not None and getattr(self, "embedding_weights", None) is not None:
+        if given != ["embeddings"] and getattr(self, "embedding_weights", None) is not None:
             raise ValueError("embedding_weights belong to embeddings, not to a query")
         return self
+
+
+class _RerankBody(_Body):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"query": "read a zip archive", "texts": ["Cats sleep.", "Read the files of a zip archive."]},
+                {"query": "read a zip archive", "texts": [{"docno": "cats", "text": "Cats sleep."}]},
+            ]
+        }
+    )
+
+
+class _EncodeBody(_Body):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"texts": ["read a zip archive"], "role": "query"}]})
 
 
 def _describe_document(schema: dict[str, Any]) -> None:
@@ -160,6 +223,16 @@ class _Document(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True, json_schema_extra=_describe_document)
 
 
+class _Metadata(BaseModel):
+    """Keys to set in a document's metadata; null removes a key, and keys that are not named stay."""
+
+    model_config = ConfigDict(
+        extra="allow", strict=True, json_schema_extra={"examples": [{"docno": "d1", "year": 2021}]}
+    )
+
+    docno: Annotated[str, Field(min_length=1, description="The document")]
+
+
 def parse(model: type[BaseModel], body: bytes) -> Any:
     """A body as a model. It may be large, so that this runs on a thread, not on the event loop."""
     try:
@@ -181,6 +254,15 @@ def to_settings(request: BaseModel) -> dict[str, Any]:
         if settings.get(name) == "none":
             settings[name] = None
     return settings
+
+
+def check_hits(limits: Limits, settings: Mapping[str, Any], queries: int = 1) -> None:
+    """The limit on k is for all hits that are found: those that an offset leaves out, and those of all queries."""
+    k, offset = settings["k"], settings.get("offset", 0)
+    if (k + offset) * queries > limits.k:
+        found = f"{queries:,} queries x {k + offset:,} hits" if queries > 1 else f"k + offset = {k + offset:,}"
+        field = "queries" if queries > 1 else "offset"
+        raise Problem.of_field(field, f"too many hits: {found}, at most {limits.k:,} are allowed")
 
 
 def to_query(request: Any) -> str | EncodedText:
@@ -206,6 +288,23 @@ def to_documents(request: Any) -> list[Document]:
         except BadDocumentError as error:
             raise _bad_document(place, fields, error) from error
     return documents
+
+
+def to_changes(request: Any) -> dict[str, dict[str, Any]]:
+    """Changes of metadata by docno, as Index.update_metadata takes them."""
+    changes: dict[str, dict[str, Any]] = {}
+    for number, item in enumerate(request.documents):
+        place, keys = f"documents.{number}", dict(item.model_extra or {})
+        if item.docno in changes:
+            raise Problem.of_field(f"{place}.docno", f"{item.docno!r} is there twice")
+        if _given(keys, TEXT_FIELDS) is not None:
+            raise Problem.of_field(f"{place}.{_given(keys, TEXT_FIELDS)}", "a text cannot be changed alone: use PUT")
+        try:
+            check_metadata(item.docno, keys)
+        except BadDocumentError as error:
+            raise Problem.of_field(place, f"{error!s:.200}") from error
+        changes[item.docno] = keys
+    return changes
 
 
 def _with_embeddings(fields: dict[str, Any], encoded: EncodedText) -> Document:
@@ -264,6 +363,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
     # A setting that is not here is taken as the dataclass declares it, so that a new setting is served too.
     kinds: dict[str, Any] = get_type_hints(SearchSettings) | {
         "k": up_to(limits.k),
+        "offset": Annotated[int, Field(ge=0, le=limits.k)],
         "p": up_to(limits.p) | Literal["auto", "all"] | None,
         "order": _one_of(*ORDER_NAMES),
         "gather": _one_of(*GATHER_SETTINGS),
@@ -272,6 +372,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "candidates": up_to(limits.candidates) | None,
         "effort": _one_of(*EFFORTS),
         "frequencies": _one_of(*FREQUENCIES),
+        "facets": _listed(str, MOST_FACETS),
         "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
         "weights": _one_of(*WEIGHTS, "none") | None,
         "fuse": _one_of(*FUSES, "none") | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from cachetools import LRUCache
 from ..cancellation import stop_if_cancelled
 from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
+from ..hit_fields import chosen_fields
 from ..importance import word_rarity
 from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind, ways
 from ..refresh import ThrottledRefresh
@@ -27,11 +28,15 @@ from .answers import (
     CurvePoint,
     DocumentAnswer,
     ExplainAnswer,
+    FacetValue,
+    FieldAnswer,
+    FieldsAnswer,
     Highlight,
     HitAnswer,
     InfoAnswer,
     QueryToken,
     SearchAnswer,
+    SearchesAnswer,
     TokenMatch,
 )
 from .highlights import highlights, similarity_map
@@ -76,33 +81,67 @@ class ServedIndex:
         return self._newest.problem is not None
 
     def search(
-        self, query: str | EncodedText, settings: Mapping[str, Any], details: bool, allowed: Allowance
+        self,
+        query: str | EncodedText,
+        settings: Mapping[str, Any],
+        details: bool,
+        allowed: Allowance,
+        fields: Collection[str] | None = None,
     ) -> SearchAnswer:
         encoded = self._encode(query, settings, allowed)
         allowed.check(self._estimate(encoded.query, settings), settings)
         with allowed.limited_scoring():
-            ranking = self._search(encoded, settings)
+            return self._answer(encoded, settings, details, fields)
+
+    def search_many(
+        self,
+        queries: Sequence[str],
+        settings: Mapping[str, Any],
+        details: bool,
+        allowed: Allowance,
+        fields: Collection[str] | None = None,
+    ) -> SearchesAnswer:
+        """One after the other, because other requests wait for threads too. The work of all is limited together."""
+        allowed.check_texts(queries, "queries")
+        encoded = []
+        for number, query in enumerate(queries):
+            stop_if_cancelled()
+            encoded.append(self._encode(query, settings, allowed, f"queries.{number}"))
+        work = [self._estimate(query.query, settings) for query in encoded]
+        allowed.check(Work.of_all(work), settings, "queries")
+        with allowed.limited_scoring():
+            first = self._answer(encoded[0], settings, details, fields)
+            rankings = [first]
+            without_facets = {**settings, "facets": ()}  # they are the same for every query
+            for other in encoded[1:]:
+                answer = self._answer(other, without_facets, details, fields)
+                rankings.append(answer.model_copy(update={"facets": first.facets}))
+        return SearchesAnswer(rankings=rankings)
+
+    def _answer(
+        self, encoded: _EncodedQuery, settings: Mapping[str, Any], details: bool, fields: Collection[str] | None
+    ) -> SearchAnswer:
+        stop_if_cancelled()
+        ranking = self._search(encoded, settings)
         self._metrics.search(self.name, ranking.stats)
         decision = self.index.decide(encoded.query, **settings) if details else None
         return SearchAnswer(
             hits=[
                 HitAnswer(
                     rank=rank,
-                    docno=hit.docno,
-                    score=hit.score,
-                    relevance=hit.relevance,
-                    exact_score=hit.exact_score,
-                    text_score=hit.text_score,
-                    text=hit.text,
-                    metadata=dict(hit.metadata),
                     highlights=self._highlights(decision, hit) if decision else None,
+                    **chosen_fields(hit, fields),
                 )
-                for rank, hit in enumerate(ranking, start=1)
+                for rank, hit in enumerate(ranking, start=ranking.plan.offset + 1)
             ],
             kept=list(ranking.kept),
             plan=asdict(ranking.plan),
             stats=ranking.stats,
             search_milliseconds=ranking.stats.search_milliseconds,
+            facets={
+                key: [FacetValue(value=value, documents=documents) for value, documents in values]
+                for key, values in ranking.facets.items()
+            },
             tokens=self._tokens(decision, ranking) if decision else None,
         )
 
@@ -185,6 +224,19 @@ class ServedIndex:
             raise self._missing(docno)
         return ChangesAnswer(**asdict(changes))
 
+    def delete_where(self, where: str) -> ChangesAnswer:
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.delete(where=where)))
+
+    def update_metadata(self, changes: Mapping[str, Mapping[str, Any]]) -> ChangesAnswer:
+        with self._writing:
+            return ChangesAnswer(**asdict(self.index.update_metadata(changes)))
+
+    def fields(self) -> FieldsAnswer:
+        self._refresh()
+        found = self.index.fields()
+        return FieldsAnswer(fields={key: FieldAnswer(**asdict(field)) for key, field in found.items()})
+
     def info(self) -> InfoAnswer:
         self._refresh()
         facts = self.index.info()
@@ -225,7 +277,7 @@ class ServedIndex:
         by_scoring = (limits.score_work / max(work.score, 1) - 1) / _RUNS
         return max(2, min(_MOST_POINTS, int(by_gathering), int(by_scoring)))
 
-    def _check(self, query: str | EncodedText, settings: Mapping[str, Any]) -> None:
+    def _check(self, query: str | EncodedText, settings: Mapping[str, Any], place: str) -> None:
         """Refuse what the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
@@ -238,7 +290,7 @@ class ServedIndex:
             field = "gather" if "text" in ways(gather) else "fuse"
             raise Problem.of_field(field, "needs the text of the query: send query instead of embeddings")
         if isinstance(query, str) and not self.index.has_encoder:
-            raise Problem.of_field("query", f"{self.name} was built without an encoder: search with embeddings")
+            raise Problem.of_field(place, f"{self.name} was built without an encoder: search with embeddings")
 
     def _check_documents(self, documents: Sequence[Document]) -> None:
         dim = self.index.dim
@@ -280,10 +332,12 @@ class ServedIndex:
             return Problem.of_field(f"{place}.docno", message, status=409)
         return Problem.of_field("documents", "a docno is in the index already", status=409)
 
-    def _encode(self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance) -> _EncodedQuery:
-        """The encoded query, after a check of what the library would refuse too."""
-        self._check(query, settings)
-        allowed.check_query(query, settings.get("where"))
+    def _encode(
+        self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance, place: str = "query"
+    ) -> _EncodedQuery:
+        """The encoded query, after a check of what the library would refuse too. `place` names it in a problem."""
+        self._check(query, settings, place)
+        allowed.check_query(query, settings.get("where"), settings.get("facets", ()))
         loading = self.index.load(query)
         started = time.perf_counter()
         encoded = self._recent(query) if isinstance(query, str) else None
@@ -291,7 +345,7 @@ class ServedIndex:
             try:
                 encoded = self.index.encode_query(query)
             except UsageError as error:
-                raise Problem.of_field("query" if isinstance(query, str) else "embeddings", str(error)) from error
+                raise Problem.of_field(place if isinstance(query, str) else "embeddings", str(error)) from error
             if isinstance(query, str):
                 with self._cache_lock, suppress(ValueError):  # larger than the whole cache
                     self._cache[query] = encoded

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +26,27 @@ from ..version import __version__
 from .checksums import describe_files
 from .compaction import (
     clips_too_much,
+    copy,
     has_outgrown,
     merge,
     rewrite,
     stored_documents,
     to_merge,
 )
+from .documents import StoredDocument as DocumentRow
 from .file_names import NUMBERS
 from .files import new_folder_name, open_array
 from .indexing import Item, StoredDocument, in_index_already, write_segment
 from .locks import sweep, write_lock
 from .manifest import DELETIONS, SEGMENTS, CalibrationRecord, DeletionsRecord, Manifest, SegmentRecord
 from .new_index import remove_leftovers
-from .recent_writes import present_before, with_write
+from .recent_writes import count_before, present_before, with_count, with_write
 from .recipe import Recipe
 from .segment_writer import NewSegment
 from .segments import Segment, read_frequencies, write_frequencies
 from .snapshot import Snapshot
+
+_DOCUMENTS_PER_BLOCK = 512
 
 
 class Writer:
@@ -129,6 +134,46 @@ class Writer:
         missing = tuple(docno for docno, was_present in zip(wanted, present, strict=True) if not was_present)
         return Changes(deleted=len(wanted) - len(missing), missing=missing)
 
+    def delete_where(self, where: str, write_id: str | None = None, strict: bool = True) -> Changes:
+        """Delete the documents that match a filter; `strict` as in Snapshot.filtered."""
+        recorded = self.snapshot.manifest.writes
+        count = count_before(recorded, write_id)
+        if count is None:
+            numbers = np.flatnonzero(self.snapshot.filtered(where, strict).allowed)
+            count = len(numbers)
+            if count:
+                writes = None if write_id is None else with_count(recorded, write_id, count)
+                self._commit(self._without(numbers), writes=writes)
+                self._tidy()
+        return Changes(deleted=count)
+
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]], write_id: str | None = None) -> Changes:
+        """Set keys of documents' metadata, by docno; None removes a key. Embeddings and texts are copied."""
+        wanted, snapshot = list(metadata), self.snapshot
+        recorded = snapshot.manifest.writes
+        present = present_before(recorded, write_id, len(wanted))
+        if present is None:
+            found = snapshot.find_all(wanted)
+            present = [docno in found for docno in wanted]
+            if found:
+                writes = None if write_id is None else with_write(recorded, write_id, present)
+                numbers = np.sort(np.array(list(found.values()), dtype=np.int64))
+                chosen = [(segment, in_segment) for segment, _, in_segment in snapshot.by_segment(numbers)]
+
+                def make(folder: Path) -> NewSegment:
+                    return copy(folder, snapshot, chosen, self._recipe, self._progress, changed)
+
+                def changed(stored: DocumentRow) -> dict[str, Any]:
+                    given = metadata[stored.docno]
+                    kept = {key: value for key, value in stored.metadata.items() if key not in given}
+                    return kept | {key: value for key, value in given.items() if value is not None}
+
+                with self._new_segment(make) as segment:
+                    self._commit((*self._without(numbers), segment.record), writes=writes)
+                self._tidy()
+        missing = tuple(docno for docno, was_present in zip(wanted, present, strict=True) if not was_present)
+        return Changes(replaced=len(wanted) - len(missing), missing=missing)
+
     def compact(self) -> None:
         """All live documents as one segment, with a codebook learnt from it."""
         with self._new_segment(lambda folder: rewrite(folder, self.snapshot, self._recipe, self._progress)) as segment:
@@ -169,11 +214,11 @@ class Writer:
             if (SEGMENTS, folder.name) not in set(Manifest.read(self.path).named()):
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _without(self, numbers: Sequence[int]) -> tuple[SegmentRecord, ...]:
+    def _without(self, numbers: Sequence[int] | NDArray[np.int64]) -> tuple[SegmentRecord, ...]:
         """The segments' records without these live documents; a segment without live documents is left out."""
         deleted = {
             segment.record.name: np.sort(in_segment)
-            for segment, _, in_segment in self.snapshot.by_segment(np.array(numbers, dtype=np.int64))
+            for segment, _, in_segment in self.snapshot.by_segment(np.asarray(numbers, dtype=np.int64))
         }
         records = []
         for segment, record in zip(self.snapshot.segments, self.snapshot.manifest.segments, strict=True):
@@ -193,7 +238,10 @@ class Writer:
         folder.mkdir(parents=True)
         all_numbers, frequencies = numbers, segment.frequencies_of(numbers)
         embeddings = int((segment.offsets[numbers + 1] - segment.offsets[numbers]).sum())
-        cut = sum(cut > 0 for _, cut in segment.documents.get_with_cut(numbers.tolist()))
+        cut = 0
+        for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):  # a filter may delete millions
+            block = numbers[start : start + _DOCUMENTS_PER_BLOCK].tolist()
+            cut += sum(tokens > 0 for _, tokens in segment.documents.get_with_cut(block))
         if before is not None:
             earlier = self.path / DELETIONS / before.name
             all_numbers = np.union1d(open_array(earlier / NUMBERS), numbers)

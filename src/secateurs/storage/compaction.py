@@ -18,7 +18,7 @@ thousand of all would be cut off, everything is rewritten on a new scale, and th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from .cell_lists import CellLists
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .codebooks import CodebookContent
 from .documents import DocumentWriter
+from .documents import StoredDocument as DocumentRow
 from .file_names import DOCUMENTS
 from .files import new_array
 from .indexing import StoredDocument, write_segment
@@ -91,9 +92,18 @@ def to_merge(manifest: Manifest) -> list[str]:
     return []
 
 
-def live_documents(snapshot: Snapshot, skip: int = 0) -> Iterator[Document]:
-    """Every live document but the first `skip`, with its embeddings as they are stored, in order."""
-    return (document for document, _ in stored_documents(snapshot, skip=skip))
+def live_documents(snapshot: Snapshot, skip: int = 0, embeddings: bool = True) -> Iterator[Document]:
+    """Every live document but the first `skip`, with its embeddings as they are stored unless not wanted, in order."""
+    if embeddings:
+        yield from (document for document, _ in stored_documents(snapshot, skip=skip))
+        return
+    for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False):
+        numbers = _live(snapshot, first, segment)
+        skipped = min(skip, len(numbers))
+        numbers, skip = numbers[skipped:], skip - skipped
+        for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
+            for stored in segment.documents.get(numbers[start : start + _DOCUMENTS_PER_BLOCK].tolist()):
+                yield Document(stored.docno, stored.text, stored.metadata)
 
 
 def stored_documents(snapshot: Snapshot, without: Sequence[int] = (), skip: int = 0) -> Iterator[StoredDocument]:
@@ -150,8 +160,23 @@ def merge(folder: Path, snapshot: Snapshot, names: Sequence[str], recipe: Recipe
         for first, segment in zip(snapshot.firsts.tolist(), snapshot.segments, strict=False)
         if segment.record.name in names
     ]
+    return copy(folder, snapshot, chosen, recipe, progress)
+
+
+def copy(
+    folder: Path,
+    snapshot: Snapshot,
+    chosen: Sequence[tuple[Segment, NDArray[np.int64]]],
+    recipe: Recipe,
+    progress: bool | None,
+    metadata_of: Callable[[DocumentRow], Mapping[str, Any]] = lambda stored: stored.metadata,
+) -> NewSegment:
+    """These documents, by their numbers in their segments, as one segment under the same codebook.
+
+    All is copied but the metadata, which is what `metadata_of` makes of a document.
+    """
     folder.mkdir(parents=True)
-    cut = _copy_documents(folder, chosen, recipe.has_text)
+    cut = _copy_documents(folder, chosen, metadata_of, recipe.has_text)
     parts = [(segment, *rows_of(segment.offsets, numbers)) for segment, numbers in chosen]
     lengths = [np.diff(offsets) for _, _, offsets in parts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
@@ -249,7 +274,12 @@ def _renumbered(
             yield segment.lists, new_numbers
 
 
-def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int64]]], has_words: bool) -> int:
+def _copy_documents(
+    folder: Path,
+    chosen: Sequence[tuple[Segment, NDArray[np.int64]]],
+    metadata_of: Callable[[DocumentRow], Mapping[str, Any]],
+    has_words: bool,
+) -> int:
     """Into a new database; give how many of them were cut."""
     writer = DocumentWriter(folder / DOCUMENTS, has_words)
     cut_documents = 0
@@ -258,7 +288,7 @@ def _copy_documents(folder: Path, chosen: Sequence[tuple[Segment, NDArray[np.int
             for start in range(0, len(numbers), _DOCUMENTS_PER_BLOCK):
                 block = numbers[start : start + _DOCUMENTS_PER_BLOCK].tolist()
                 for stored, cut in segment.documents.get_with_cut(block):
-                    writer.add(stored.docno, stored.text, stored.metadata, cut)
+                    writer.add(stored.docno, stored.text, metadata_of(stored), cut)
                     cut_documents += cut > 0
         writer.finish()
     finally:

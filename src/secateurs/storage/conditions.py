@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
 from .documents import Documents, Kind, Stored, kind_of, stored
+from .patterns import Pattern
 
 Mask = NDArray[np.bool_]
 
@@ -149,6 +150,47 @@ class Compare(Comparison):
         elif isinstance(self.value, str):
             condition += " AND value >= ''"
         return documents.numbers_where(condition, (self.key, stored(self.value)))
+
+
+@dataclass(frozen=True)
+class Between(Comparison):
+    """The key has a value from the one to the other. Of a list, one entry must be between both."""
+
+    least: str | int | float
+    most: str | int | float  # of the same kind
+
+    @property
+    def kinds(self) -> tuple[Kind]:
+        return (kind_of(self.least),)
+
+    def numbers(self, documents: Documents) -> NDArray[np.int64]:
+        values = self.key, stored(self.least), stored(self.most)
+        return documents.numbers_where("value >= ? AND value <= ?", values)
+
+
+@dataclass(frozen=True)
+class Like(Comparison):
+    """The key has a text that matches the pattern."""
+
+    pattern: Pattern
+
+    @property
+    def kinds(self) -> tuple[Kind]:
+        return (kind_of(self.pattern.prefix),)
+
+    def numbers(self, documents: Documents) -> NDArray[np.int64]:
+        return documents.numbers_where(self.pattern.condition("value"), (self.key, *self.pattern.values))
+
+
+@dataclass(frozen=True)
+class NamedLike(Comparison):
+    """The docno matches the pattern."""
+
+    pattern: Pattern
+    kinds = ()  # as those of Named
+
+    def numbers(self, documents: Documents) -> NDArray[np.int64]:
+        return documents.numbers_named(self.pattern.condition("docno"), self.pattern.values)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from .files import REMEDY
 from .words import NO_POSTINGS, Postings, WordWriter, read_lengths, read_postings
 
 _VALUES_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
+_VALUES_AT_ONCE = 5_000  # whose documents are counted
 _FEW = 100
 _KEY = "(SELECT id FROM keys WHERE key = ?)"
 ROW = "number, docno, text, metadata, cut, checksum"
@@ -242,7 +243,14 @@ class Documents:
         # One text from SQLite, because millions of rows would be millions of Python objects, made under Python's lock.
         statement = f"SELECT group_concat(number) FROM facts WHERE key = {_KEY} AND {condition}"
         ((numbers,),) = self._facts.all(statement, values)
-        return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
+        return _parsed(numbers)
+
+    def numbers_named(self, condition: str, values: Sequence[str]) -> NDArray[np.int64]:
+        """Documents whose docno meets an SQL condition. Only the values come from the user."""
+        self.check()
+        statement = f"SELECT group_concat(number) FROM documents WHERE {condition}"
+        ((numbers,),) = self._facts.all(statement, values)
+        return _parsed(numbers)
 
     def numbers_with(self, key: str, values: Sequence[Stored]) -> NDArray[np.int64]:
         """Documents with one of these values; a document with several of them is there several times."""
@@ -252,6 +260,30 @@ class Documents:
             block = values[start : start + _VALUES_PER_STATEMENT]
             found.append(self.numbers_where(f"value IN ({','.join('?' * len(block))})", (key, *block)))
         return np.concatenate(found)
+
+    def value_counts(self, key: str, allowed: NDArray[np.bool_] | None) -> Iterator[tuple[Stored, int]]:
+        """Each value of a key, with the number of the documents that have it, of those that `allowed` marks.
+
+        A few thousand values at a time, so that a filter does not wait long for its turn.
+        """
+        self.check()
+        of_key, last = f"FROM facts WHERE key = {_KEY} AND NOT {_CONDITIONS[NESTED]}", list[Stored]()
+        while True:
+            stop_if_cancelled()
+            after = "AND value > ?" if last else ""
+            statement = f"SELECT value, count(*) {of_key} {after} GROUP BY value ORDER BY value LIMIT {_VALUES_AT_ONCE}"
+            rows = self._facts.all(statement, [key, *last])
+            counts = np.array([count for _, count in rows], dtype=np.int64)  # (values,)
+            if allowed is not None and rows:
+                inside = f"SELECT number {of_key} AND value >= ? AND value <= ? ORDER BY value, number"
+                statement = f"SELECT group_concat(number) FROM ({inside})"
+                ((numbers,),) = self._facts.all(statement, [key, rows[0][0], rows[-1][0]])
+                starts = np.cumsum(counts) - counts  # (values,) where the numbers of each begin
+                counts = np.add.reduceat(allowed[_parsed(numbers)], starts, dtype=np.int64)
+            yield from ((value, count) for (value, _), count in zip(rows, counts.tolist(), strict=True) if count)
+            if len(rows) < _VALUES_AT_ONCE:
+                return
+            last = [rows[-1][0]]
 
     def kinds_of(self, key: str) -> frozenset[Kind] | None:
         """Which kinds of values a key of the metadata has here; None if it is no key here.
@@ -270,6 +302,15 @@ class Documents:
         ):
             return frozenset()
         return kinds
+
+    def numbers_of_kind(self, key: str, kind: Kind) -> NDArray[np.int64]:
+        """Documents with a value of that kind under a key; several times if they have several."""
+        return self.numbers_where(_CONDITIONS[kind], (key,))
+
+    def all_keys(self) -> list[str]:
+        """Every key of the metadata, in the order of the alphabet."""
+        self.check()
+        return [key for (key,) in self._facts.all("SELECT key FROM keys ORDER BY key")]
 
     def first_keys(self, most: int) -> list[str]:
         """Keys of the metadata, in the order of the alphabet."""
@@ -334,6 +375,11 @@ class _Connection:
             raise SecateursError(f"{self._path}: too many documents for one filter ({error}): use shards") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise DamagedIndexError(f"{self._path} cannot be read ({error}): {REMEDY}") from error
+
+
+def _parsed(numbers: str | None) -> NDArray[np.int64]:
+    """The numbers that group_concat has joined."""
+    return np.fromstring(numbers, dtype=np.int64, sep=",") if numbers else np.empty(0, dtype=np.int64)
 
 
 def _is_unicode(docno: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import require
 from .file_names import FAISS
 
 _TRAINING_SHARE = 0.05  # of the embeddings, as in the paper; more where that is too few for the partitions
@@ -38,8 +39,7 @@ def build(
     Embeddings of unit length are compared by L2 distance, as in the paper; for others that would not be the order of
     their dot products.
     """
-    import faiss
-
+    faiss: Any = require("faiss", "faiss")
     total = int(offsets[-1])
     metric = faiss.METRIC_L2 if unit else faiss.METRIC_INNER_PRODUCT
     index: Any = faiss.index_factory(dim, _recipe(total, dim), metric)
@@ -71,6 +71,4 @@ def _recipe(total: int, dim: int) -> str:
 
 
 def read(path: Path) -> Any:
-    import faiss
-
-    return faiss.read_index(str(path))
+    return require("faiss", "faiss").read_index(str(path))

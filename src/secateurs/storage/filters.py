@@ -3,7 +3,8 @@
     year >= 2020 and lang = 'en'
     not (status in ('draft', 'spam') or score < 0.5)
     author.name = 'Ada' and tags = 'history' and reviewed = true and doi is not null
-    docno in ('d1', 'd2')
+    docno in ('d1', 'd2') or docno like 'chapter-1/%'
+    title like 'Gold%' and year between 2019 and 2021
 
 A key is a name, with dots into objects; any other key goes in double quotes. A comparison is with a number, a text in
 quotes, true or false, and holds only for values of that kind. A list matches if one of its entries does. A document
@@ -23,8 +24,23 @@ from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
 from ..errors import UsageError
-from .conditions import Both, Compare, Condition, Either, Equals, Evaluation, Has, Mask, Named, Not
-from .documents import NESTED, Documents, Kind, Value, stored
+from .conditions import (
+    Between,
+    Both,
+    Compare,
+    Condition,
+    Either,
+    Equals,
+    Evaluation,
+    Has,
+    Like,
+    Mask,
+    Named,
+    NamedLike,
+    Not,
+)
+from .documents import NESTED, Documents, Kind, Value, kind_of, stored
+from .patterns import Pattern
 
 DOCNO = "docno"  # the one key that is not metadata
 
@@ -103,7 +119,7 @@ class KnownKeys(NamedTuple):
         return cls(documents, kinds, sorted(names)[: KEYS_NAMED + 1])
 
 
-def check_keys(condition: Filter, known: KnownKeys) -> None:
+def check_keys(condition: Filter, known: KnownKeys, setting: str = "where") -> None:
     """Raise if a key is not there, or never has the kind of value that it is compared with.
 
     A key whose values are all null, empty lists or empty objects has no kind, and may be compared with anything. So may
@@ -115,7 +131,7 @@ def check_keys(condition: Filter, known: KnownKeys) -> None:
         if key not in known.kinds:
             names = ", ".join(known.names[:KEYS_NAMED]) + (", ..." if len(known.names) > KEYS_NAMED else "")
             there = f"there are: {names}" if names else "no document has metadata"
-            raise UsageError(f"where: no document has the key {key!r}; {there}")
+            raise UsageError(f"{setting}: no document has the key {key!r}; {there}")
         kinds = known.kinds[key]
         if kind is not None and kinds and kind not in kinds:
             # The kinds of a list are those of its entries; that it is a list says nothing more.
@@ -202,29 +218,58 @@ class _Parser:
                 self._fail("expected null")
             return has if negated else Not(has)
         negated = self._take("not")
+        matching: Condition | None = None
         if self._take("in"):
             matching = self._any_of(key, self._list())
-            return (
-                Both([Has(key), Not(matching)])
-                if negated and key != DOCNO
-                else (Not(matching) if negated else matching)
-            )
+        elif self._take_word("like"):
+            matching = self._like(key)
+        elif self._take_word("between"):
+            matching = self._between(key)
+        if matching is not None:
+            return self._negated(key, matching) if negated else matching
         if negated:
-            self._fail("expected in")
+            self._fail("expected in, like or between")
         kind, sign, at = self._tokens[self._next]
         if kind != "sign" or sign in ("(", ")", ","):
-            self._fail("expected =, !=, <, <=, >, >=, in or is")
+            self._fail("expected =, !=, <, <=, >, >=, in, like, between or is")
         self._next += 1
         value = self._value()
         sign = {"==": "=", "<>": "!="}.get(sign, sign)
         if sign in ("=", "!="):
             matching = self._any_of(key, [value])
-            if sign == "=":
-                return matching
-            return Not(matching) if key == DOCNO else Both([Has(key), Not(matching)])
+            return matching if sign == "=" else self._negated(key, matching)
         if key == DOCNO or isinstance(value, bool):
-            self._fail(f"{'docnos' if key == DOCNO else 'true and false'} can be compared with = and != only", at)
+            self._no_order(key, at)
         return Compare(key, sign, value)
+
+    def _negated(self, key: str, matching: Condition) -> Condition:
+        """The key has a value, but none that matches."""
+        return Not(matching) if key == DOCNO else Both([Has(key), Not(matching)])
+
+    def _no_order(self, key: str, at: int) -> NoReturn:
+        names, signs = ("docnos", "=, !=, in and like") if key == DOCNO else ("true and false", "= and !=")
+        self._fail(f"{names} can be compared with {signs} only", at)
+
+    def _like(self, key: str) -> Condition:
+        at = self._tokens[self._next][2]
+        pattern = self._value()
+        if not isinstance(pattern, str) or "\0" in pattern:
+            self._fail("like takes a text in quotes, such as 'Gold%'", at)
+        return (NamedLike if key == DOCNO else Like)(key, Pattern.parse(pattern))
+
+    def _between(self, key: str) -> Condition:
+        at = self._tokens[self._next][2]
+        least = self._value()
+        if not self._take("and"):
+            self._fail("expected and, as in  between 2019 and 2021")
+        most = self._value()
+        if key == DOCNO or isinstance(least, bool) or isinstance(most, bool):
+            self._no_order(key, at)
+        if kind_of(least) != kind_of(most):
+            self._fail("between takes two numbers, or two texts", at)
+        if least > most:  # type: ignore[operator]  # they are of one kind
+            self._fail("between takes the smaller value first", at)
+        return Between(key, least, most)
 
     def _any_of(self, key: str, values: Sequence[Value]) -> Condition:
         if key == DOCNO:
@@ -262,6 +307,14 @@ class _Parser:
     def _take(self, wanted: str) -> bool:
         kind, text, _ = self._tokens[self._next]
         if wanted in (kind, text if kind == "sign" else None):
+            self._next += 1
+            return True
+        return False
+
+    def _take_word(self, wanted: str) -> bool:
+        """A word that is one of the language in this place only: elsewhere it may be a key."""
+        kind, text, _ = self._tokens[self._next]
+        if kind == "word" and text.lower() == wanted:
             self._next += 1
             return True
         return False

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 _MOST_WRITES = 128
+_BITS_OF_A_COUNT = 64
 _MOST_CHARACTERS = 1 << 20  # of all bits together: the manifest is read often and must stay small
 
 
@@ -30,6 +31,17 @@ def with_write(writes: Mapping[str, str], write_id: str, present: Sequence[bool]
             break
         kept[earlier] = writes[earlier]
     return dict(reversed(kept.items()))
+
+
+def with_count(writes: Mapping[str, str], write_id: str, count: int) -> dict[str, str]:
+    """The same for a write that names no documents: the bits are those of how many it changed."""
+    return with_write(writes, write_id, [bool(count >> place & 1) for place in range(_BITS_OF_A_COUNT)])
+
+
+def count_before(writes: Mapping[str, str], write_id: str | None) -> int | None:
+    """How many documents a recorded write changed; None if the write is not recorded."""
+    bits = present_before(writes, write_id, _BITS_OF_A_COUNT)
+    return None if bits is None else sum(bit << place for place, bit in enumerate(bits))
 
 
 def present_before(writes: Mapping[str, str], write_id: str | None, documents: int) -> list[bool] | None:

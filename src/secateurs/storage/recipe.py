@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..errors import require
 from ..records import GATHERERS, GatherName, StoreName, check_choice
 from .codecs import Codec, codec
 from .manifest import Manifest
@@ -24,6 +25,8 @@ class Recipe(NamedTuple):
         codec(self.store)
         for name in self.gather:
             check_choice("gather", name, GATHERERS)
+        if "faiss" in self.gather:
+            require("faiss", "faiss")  # before any document is encoded
         check_merge(self.merge)
         check_pool(self.pool)
 

@@ -21,7 +21,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from ..kernels.maxsim import Float16Query, PreparedQuery, prepare_int8
+from ..kernels.maxsim import FloatQuery, PreparedQuery, prepare_int8
 from ..kernels.refining import AnyQuery
 from ..progress import progress_bar
 from . import sampling
@@ -46,8 +46,8 @@ class Float16Store:
 
     def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> PreparedQuery:
         if len(query) == 0:  # nothing to multiply, and the packer takes no empty matrix
-            return Float16Query(None, 0)
-        return Float16Query(numkong.dots_pack(query.astype(np.float16)), len(query))
+            return FloatQuery(None, 0)
+        return FloatQuery(numkong.dots_pack(query.astype(np.float16)), len(query))
 
 
 @dataclass(frozen=True, slots=True)

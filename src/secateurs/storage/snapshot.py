@@ -299,7 +299,8 @@ class Filtered:
         """Token frequencies of these documents alone, with the same background."""
         whole = self._of_collection
         # A filter may leave one token type of many: then the frequencies still tell tokens apart.
-        total = replace(Frequencies.none(), background=whole.background, centre=whole.mean_without_token_ids())
+        one_token = whole.mean_without_token_ids() is not None
+        total = replace(Frequencies.none(), background=whole.background, centre=whole.centre, one_token=one_token)
         first = 0
         for segment in self._segments:
             total += segment.frequencies_of(np.flatnonzero(self.allowed[first : first + len(segment)]))

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...corpus import IR_DATASETS, OnBad, count_documents, read_places, text_files
-from ...errors import SecateursError
+from ...corpus import IR_DATASETS, STANDARD_INPUT, OnBad, corpus_file, count_documents, read_places, text_files
+from ...errors import SecateursError, UsageError
 from ...records import Document
 from .pieces import Placed
 
@@ -22,9 +22,14 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, given: str | Path) -> Source:
         """Raise if there is nothing to read."""
+        if given == STANDARD_INPUT:
+            raise UsageError("a build of shards can be continued, and standard input cannot be read again: give a file")
         read_places(given)
         name = str(given)
-        return cls(name, name if name.startswith(IR_DATASETS) else str(Path(given).absolute()))
+        if name.startswith(IR_DATASETS):
+            return cls(name, name)
+        file = corpus_file(Path(given))
+        return cls(str(file), str(file.absolute()))
 
     def read(self, on_bad: OnBad | None) -> Iterator[Placed]:
         try:

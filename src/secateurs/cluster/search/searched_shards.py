@@ -17,6 +17,7 @@ from ...gather import check_built, check_text
 from ...gather.bm25 import WordCounts
 from ...records import GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch
+from ...storage.facets import Counts, check_facets, merge_facets
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking
 from .shards import Shards
@@ -63,7 +64,7 @@ class SearchedShards:
         return self._shards.costs()
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        """The shards' k best, merged by score, equal scores by docno; or as fusion.py says."""
+        """The shards' best, merged by score, equal scores by docno; or as fusion.py says."""
         plan = decision.plan
         check_built(self._path, plan.gather, self.gatherers)
         arguments = self._shards.for_all(_shard_query(decision))
@@ -80,12 +81,22 @@ class SearchedShards:
         # A shard without a matching document has gathered in no way at all.
         gathered_by = sorted({part.plan.gather for part in parts if part.scored})
         return Found(
-            hits=best_fused(fused, plan.k) if fused else tuple(islice(merged, plan.k)),
+            hits=best_fused(fused, plan.offset, plan.depth)
+            if fused
+            else tuple(islice(merged, plan.offset, plan.depth)),
             gathered=sum(part.gathered for part in parts),
             scored=sum(part.scored for part in parts),
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
             shards_missing=len(self._shards) - len(rankings),
         )
+
+    def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
+        """Those of the shards, added up."""
+        arguments = self._shards.for_all(settings.facets, settings.where)
+        parts = self._shards.read("facets", arguments, settings.partial).values()
+        if len(parts) == self.shards:  # a shard that is missing may have the key
+            check_facets(settings.facets, KnownKeys.merged(known for _, known in parts))
+        return merge_facets(settings.facets, [counts for counts, _ in parts])
 
     def candidates(self, decision: Decision, settings: SearchSettings) -> list[str]:
         arguments = self._shards.for_all(_shard_query(decision))
@@ -104,8 +115,10 @@ class SearchedShards:
 
 
 def _shard_query(decision: Decision) -> ShardQuery:
-    # The order is decided. A function of the user might not be known in another process.
-    return ShardQuery(decision.query, replace(decision.plan, order="first"), decision.ordered)
+    # The order is decided. A function of the user might not be known in another process. The hits that an offset leaves
+    # out may all be in one shard, so that each shard finds them too.
+    plan = replace(decision.plan, order="first", k=decision.plan.depth, offset=0)
+    return ShardQuery(decision.query, plan, decision.ordered)
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:

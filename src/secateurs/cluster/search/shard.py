@@ -28,14 +28,17 @@ from ...gather.bm25 import WordCounts
 from ...gather.text import count_words
 from ...index import Index
 from ...pruning import keep
-from ...records import Changes, Document, EncodedText, GatherName, Positions, SearchPlan, SearchSettings
+from ...records import Changes, Document, EncodedText, Field, GatherName, Positions, SearchPlan, SearchSettings
 from ...refresh import ThrottledRefresh
 from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, gather
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
+from ...storage.facets import Counts, count_facets, known_facets
+from ...storage.fields import fields_of
 from ...storage.filters import KnownKeys
 from ...storage.indexing import Item
 from ...storage.manifest import CalibrationRecord
+from ...storage.origin import Origin
 from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
@@ -124,6 +127,12 @@ class Shard:
         counted = snapshot.live if where is None else snapshot.filtered(where, strict=False).allowed
         return count_words(snapshot, words, counted)
 
+    def facets(self, commit: int, keys: Sequence[str], where: str | None) -> tuple[dict[str, Counts], KnownKeys]:
+        """How many documents that match the filter have each value of the keys; and what is known of the keys."""
+        snapshot = self._at(commit)
+        allowed = snapshot.live if where is None else snapshot.filtered(where, strict=False).allowed
+        return count_facets(snapshot, keys, allowed), known_facets(snapshot, keys)
+
     def search(self, commit: int, query: ShardQuery) -> ShardRanking:
         watch = Stopwatch()
         snapshot = self._at(commit)
@@ -152,10 +161,10 @@ class Shard:
         snapshot = self._at(commit)
         return find_standing(snapshot, _decision(snapshot, query), score, text_score, docno)
 
-    def documents(self, commit: int, skip: int, most: int) -> tuple[list[Document], int]:
-        """Up to `most` documents with their embeddings, after the first `skip`; and the commit they are of."""
+    def documents(self, commit: int, skip: int, most: int, embeddings: bool) -> tuple[list[Document], int]:
+        """Up to `most` documents after the first `skip`, with their embeddings if asked for; and their commit."""
         snapshot = self._at(commit)
-        documents = list(islice(live_documents(snapshot, skip=skip), most))
+        documents = list(islice(live_documents(snapshot, skip, embeddings), most))
         return documents, snapshot.manifest.commit
 
     def similarities(
@@ -171,6 +180,12 @@ class Shard:
     def get(self, commit: int, docno: str) -> Document:
         self._at(commit)
         return self._index.get(docno)
+
+    def fields(self, commit: int) -> dict[str, Field]:
+        return fields_of(self._at(commit))
+
+    def origin(self, commit: int) -> Origin:
+        return Origin.of(self._at(commit))
 
     def info(self, commit: int) -> dict[str, Any]:
         self._at(commit)
@@ -199,6 +214,15 @@ class Shard:
 
     def delete(self, commit: int, docnos: Sequence[str], write_id: str) -> ShardWrite:
         changes = self._index.change(lambda writer: writer.delete(docnos, write_id))
+        return ShardWrite(self.state(commit), changes)
+
+    def delete_where(self, commit: int, where: str, write_id: str) -> ShardWrite:
+        """Not strict: whether a key is known is decided for all shards together."""
+        changes = self._index.change(lambda writer: writer.delete_where(where, write_id, strict=False))
+        return ShardWrite(self.state(commit), changes)
+
+    def update_metadata(self, commit: int, metadata: Mapping[str, Mapping[str, Any]], write_id: str) -> ShardWrite:
+        changes = self._index.change(lambda writer: writer.update_metadata(metadata, write_id))
         return ShardWrite(self.state(commit), changes)
 
     def compact(self, commit: int) -> ShardWrite:

@@ -21,9 +21,14 @@ from ...corpus import OnBad
 from ...encoders import Encoder
 from ...errors import DuplicateDocumentError, SecateursError, ShardsMissingError
 from ...frequencies import Frequencies
-from ...records import Changes, Document, EncodedText, GatherName, SearchSettings, to_docnos
+from ...metadata import to_metadata
+from ...records import Changes, Document, EncodedText, Field, GatherName, SearchSettings, check_either, to_docnos
 from ...search import decide
+from ...storage.fields import merged_fields
 from ...storage.indexing import in_index_already
+from ...storage.origin import Origin
+from ...storage.rounding import Int8Store
+from .backend import Arguments
 from .batches import Batches, encode_batches, new_write_id, read_batches
 from .searched_shards import SearchedShards
 from .shards import Shards
@@ -100,9 +105,7 @@ class ShardedIndex(AnyIndex):
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         encoded = self.encode_query(query)
-        by_shard: dict[int, list[str]] = {}
-        for docno in docnos:
-            by_shard.setdefault(self._shards.number_for(docno), []).append(docno)
+        by_shard = self._by_shard(docnos)
         arguments = {number: (encoded, shard_docnos) for number, shard_docnos in by_shard.items()}
         answers = self._shards.read("score", arguments)
         scores: dict[str, float] = {}
@@ -119,18 +122,33 @@ class ShardedIndex(AnyIndex):
         document: Document = self._shards.read_one("get", docno, docno)
         return document
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self, *, embeddings: bool = True) -> Iterator[Document]:
         """Shard after shard. If a shard is changed meanwhile, this raises: read them again from the beginning."""
         for number in range(len(self._shards)):
             count, first_commit = 0, None
             while True:
-                page, commit = self._shards.read("documents", {number: (count, _EXPORTED_AT_ONCE)})[number]
+                page, commit = self._shards.read("documents", {number: (count, _EXPORTED_AT_ONCE, embeddings)})[number]
                 if first_commit not in (None, commit):
                     raise SecateursError(f"{self.path} was changed while its documents were read: read them again")
                 yield from page
                 count, first_commit = count + len(page), commit
                 if len(page) < _EXPORTED_AT_ONCE:
                     break
+
+    def _origin(self) -> Origin:
+        first, *others = self._shards.read("origin", self._shards.for_all()).values()
+        same = all(_same_scale(first.int8, other.int8) for other in others)
+        origin: Origin = first._replace(
+            unit=all(origin.unit for origin in (first, *others)), dim=self.dim, int8=first.int8 if same else None
+        )
+        return origin
+
+    def fields(self) -> dict[str, Field]:
+        # Without the time limit of a search: every value of the metadata is read.
+        found, failed = self._shards.work("fields", self._shards.for_all())
+        for error in failed.values():
+            raise error
+        return merged_fields(found.values())
 
     def add(self, documents: Documents, *, progress: bool | None = None, on_bad: OnBad | None = None) -> Changes:
         """As `Index.add`, each document to the shard of its docno. All are held in memory: for many, build.
@@ -160,19 +178,49 @@ class ShardedIndex(AnyIndex):
         with self._write_lock:
             return self._write_documents("update", self._read_batches(documents, on_bad), progress, on_bad)
 
-    def delete(self, docnos: str | Iterable[str]) -> Changes:
-        all_docnos = to_docnos(docnos)
+    def update_metadata(self, metadata: Mapping[str, Mapping[str, Any]]) -> Changes:
+        given = to_metadata(metadata)
+        by_shard = self._by_shard(given)
+        arguments = {
+            number: ({docno: given[docno] for docno in docnos}, new_write_id()) for number, docnos in by_shard.items()
+        }
+        return self._write_docnos("update_metadata", list(given), arguments, by_shard)
+
+    def delete(self, docnos: str | Iterable[str] | None = None, *, where: str | None = None) -> Changes:
+        check_either(docnos, where)
+        if where is not None:
+            return self._delete_where(where)
+        wanted = to_docnos(docnos)
+        by_shard = self._by_shard(wanted)
+        arguments = {number: (shard_docnos, new_write_id()) for number, shard_docnos in by_shard.items()}
+        return self._write_docnos("delete", wanted, arguments, by_shard)
+
+    def _by_shard(self, docnos: Iterable[str]) -> dict[int, list[str]]:
         by_shard: dict[int, list[str]] = {}
-        for docno in all_docnos:
+        for docno in docnos:
             by_shard.setdefault(self._shards.number_for(docno), []).append(docno)
+        return by_shard
+
+    def _delete_where(self, where: str) -> Changes:
         with self._write_lock:
             self._shards.check_layout()
-            arguments = {number: (shard_docnos, new_write_id()) for number, shard_docnos in by_shard.items()}
-            writes = self._shards.write("delete", arguments, by_shard)
+            self.searched().filter(SearchSettings(where=where))  # raises if no shard has a key of the filter
+            arguments = {number: (where, new_write_id()) for number in range(len(self._shards))}
+            writes = self._shards.write("delete_where", arguments)
+        return Changes(deleted=sum(write.changes.deleted for write in writes))
+
+    def _write_docnos(
+        self, method: str, docnos: Sequence[str], arguments: Arguments, by_shard: Mapping[int, Sequence[str]]
+    ) -> Changes:
+        """A write that names docnos, to the shards that they belong to."""
+        with self._write_lock:
+            self._shards.check_layout()
+            writes = self._shards.write(method, arguments, by_shard)
         missing = {docno for write in writes for docno in write.changes.missing}
         return Changes(
+            replaced=sum(write.changes.replaced for write in writes),
             deleted=sum(write.changes.deleted for write in writes),
-            missing=tuple(docno for docno in dict.fromkeys(all_docnos) if docno in missing),
+            missing=tuple(docno for docno in dict.fromkeys(docnos) if docno in missing),
         )
 
     def compact(self, *, progress: bool | None = None) -> None:
@@ -261,3 +309,9 @@ class ShardedIndex(AnyIndex):
             added=sum(write.changes.added for write in writes),
             replaced=sum(write.changes.replaced for write in writes),
         )
+
+
+def _same_scale(a: Int8Store | None, b: Int8Store | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.step == b.step and bool(np.array_equal(a.centre, b.centre))

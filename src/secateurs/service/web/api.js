@@ -1,9 +1,10 @@
 // The service, as the rest of the page calls it. A failure is an ApiError that says what happened in a sentence.
 
 export class ApiError extends Error {
-  constructor(status, message) {
+  constructor(status, message, fields = []) {
     super(message);
     this.status = status;
+    this.fields = fields; // names of those that are wrong
   }
 }
 
@@ -30,7 +31,8 @@ async function call(path, options = {}) {
   }
   if (response.ok && body === null) throw new ApiError(0, "The server’s answer was cut short.");
   if (!response.ok) {
-    throw new ApiError(response.status, body?.detail ?? `The server answered with status ${response.status}.`);
+    const fields = (body?.errors ?? []).map((wrong) => wrong.field);
+    throw new ApiError(response.status, body?.detail ?? `The server answered with status ${response.status}.`, fields);
   }
   return body;
 }
@@ -38,6 +40,8 @@ async function call(path, options = {}) {
 const at = (index, verb) => `/v1/indexes/${encodeURIComponent(index)}/${verb}`;
 
 export const listIndexes = () => call("/v1/indexes");
+
+export const listFields = (index) => call(at(index, "fields"));
 
 export const search = (index, request, signal) =>
   call(at(index, "search"), {

@@ -1,5 +1,6 @@
-// The unpruned ranking beside the pruned one: what moved, what was lost, and what both cost.
+// Another ranking beside the ranking of the page: what moved, what is missing, and what both cost.
 
+import { ALL, nameOfChoice, phrase } from "./beside.js";
 import { el, ms, number } from "./dom.js";
 import { movement } from "./results.js";
 
@@ -9,33 +10,39 @@ function timeOf({ stats, search_milliseconds: spent }, curve) {
   return ms(point && curve.gather !== "exhaustive" ? point.milliseconds : spent);
 }
 
-function costs(pruned, full, curve) {
+function costs(ranking, other, choice, curve) {
   const rows = [
     ["Embeddings that gather", ({ stats }) => number(stats.embeddings_kept)],
     ["Documents gathered", ({ stats }) => number(stats.documents_gathered)],
     ["Documents scored", ({ stats }) => number(stats.documents_scored)],
-    ["Search time", (ranking) => timeOf(ranking, curve)],
+    ["Search time", (found) => timeOf(found, curve)],
   ];
   return el(
     "table",
     { class: "costs" },
-    el("thead", {}, el("tr", {}, el("td"), el("th", { scope: "col" }, "pruned"), el("th", { scope: "col" }, "all"))),
+    el("thead", {}, el("tr", {}, el("td"), el("th", { scope: "col" }, "here"), el("th", { scope: "col" }, choice === ALL ? "all" : nameOfChoice(choice)))),
     el("tbody", {}, rows.map(([name, value]) =>
-      el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value(pruned)), el("td", {}, value(full))))),
+      el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value(ranking)), el("td", {}, value(other))))),
   );
 }
 
-export function compare(pruned, full, curve) {
-  const rankOf = new Map(pruned.hits.map((hit) => [hit.docno, hit.rank]));
-  const lost = full.hits.filter((hit) => !rankOf.has(hit.docno)).length;
-  const same = full.hits.length - lost;
+export function compare(ranking, other, choice, curve) {
+  const how = phrase(choice);
+  const rankOf = new Map(ranking.hits.map((hit) => [hit.docno, hit.rank]));
+  const missing = other.hits.filter((hit) => !rankOf.has(hit.docno)).length;
+  const same = other.hits.length - missing;
+  const gone = choice === ALL ? `${missing === 1 ? "was" : "were"} lost` : `${missing === 1 ? "is" : "are"} only there`;
   const summary =
-    lost === 0
-      ? `All ${full.hits.length} of its documents are in the pruned ranking too.`
-      : `${same} of its ${full.hits.length} documents are in the pruned ranking too; ${lost} ${lost === 1 ? "was" : "were"} lost.`;
-  const list = full.hits.map((hit) => {
+    missing === 0
+      ? `All ${other.hits.length} documents found ${how} are here too.`
+      : `${same} of the ${other.hits.length} documents found ${how} are here too; ${missing} ${gone}.`;
+  const absent =
+    choice === ALL
+      ? { kind: "lost", text: "lost", spoken: "lost by pruning" }
+      : { kind: "lost", text: "only there", spoken: `found ${how} only` };
+  const list = other.hits.map((hit) => {
     const rank = rankOf.get(hit.docno);
-    const moved = rank === undefined ? { kind: "lost", text: "lost", spoken: "lost by pruning" } : movement(rank, hit.rank);
+    const moved = rank === undefined ? absent : movement(rank, hit.rank, how);
     return el(
       "li",
       { class: moved.kind },
@@ -45,5 +52,8 @@ export function compare(pruned, full, curve) {
         el("span", { class: "hidden" }, moved.spoken)),
     );
   });
-  return [costs(pruned, full, curve), el("p", {}, summary), el("ol", { class: "full", "aria-label": "The unpruned ranking" }, list)];
+  // The curve is of this order and effort: it has the times of both only if p is what differs.
+  const timed = choice === ALL || choice.startsWith("p=") ? curve : null;
+  const label = choice === ALL ? "The unpruned ranking" : `The ranking ${how}`;
+  return [costs(ranking, other, choice, timed), el("p", {}, summary), el("ol", { class: "full", "aria-label": label }, list)];
 }

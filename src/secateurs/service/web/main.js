@@ -1,12 +1,15 @@
 // The page: reads the state from the address, asks the service, shows the answer.
 
-import { ApiError, explain, hasKey, listIndexes, pruneCurve, search, setKey } from "./api.js";
+import { ApiError, explain, hasKey, listFields, listIndexes, pruneCurve, search, setKey } from "./api.js";
+import { ALL, GROUPS, otherSettings, phrase } from "./beside.js";
 import { chips } from "./chips.js";
 import { compare } from "./compare.js";
 import { curve } from "./curve.js";
 import { el, find, ms, number, plural } from "./dom.js";
+import { keyButtons } from "./filter.js";
 import { hitItem } from "./results.js";
 import { readState, writeState } from "./state.js";
+import { greeting, measured } from "./welcome.js";
 import { why } from "./why.js";
 
 const HITS = 10;
@@ -23,8 +26,16 @@ let explaining = null;
 let shown = []; // the hits on the page
 let timer = 0;
 let unpruned = { key: "" }; // what does not depend on p: the full ranking, the curve, the time to encode
+let other = { key: "" }; // the ranking to compare with, if that is not the full one
+let keysOf = ""; // the index whose keys are shown
 
 const hitsWanted = () => Math.min(HITS, limits.k);
+
+// What every request for the query of the page says.
+const asked = ({ q, order, weights, where }) => {
+  const settings = { query: q, k: hitsWanted(), order, weights, partial: true };
+  return where.trim() ? { ...settings, where } : settings;
+};
 
 // ---- What there is to search
 
@@ -33,6 +44,8 @@ async function start() {
   try {
     const answer = await listIndexes();
     find("index").replaceChildren(...answer.indexes.map((index) => el("option", { value: index.name }, index.name)));
+    find("beside").replaceChildren(...GROUPS.map(([label, choices]) =>
+      el("optgroup", { label }, choices.map(([value, name]) => el("option", { value }, name)))));
     ({ indexes, limits } = answer);
   } catch (error) {
     fail(error, start);
@@ -41,13 +54,6 @@ async function start() {
     busy(false);
   }
   show();
-}
-
-// What the index has measured of itself: how much of the exact ten best a search with p = auto finds.
-function measured(calibration) {
-  if (!calibration) return "";
-  const { found } = calibration.efforts.balanced;
-  return `; with p = auto it finds ${Math.round(found * 100)}% of the exact ten best`;
 }
 
 function show() {
@@ -61,6 +67,9 @@ function show() {
   find("index").value = state.index;
   find("index-facts").textContent = `${plural(index.documents, "document")}, ${plural(index.embeddings, "embedding")}${measured(index.calibration)}`;
   if (find("query").value !== state.q) find("query").value = state.q;
+  if (find("where").value !== state.where) find("where").value = state.where;
+  showKeys();
+  find("beside").value = state.beside;
   find("order").value = state.order;
   find("weights").value = state.weights;
   if (!state.q.trim() || index.documents === 0 || index.encoder.kind === "precomputed") {
@@ -78,28 +87,26 @@ function welcome(index) {
   find("view").hidden = true;
   find("welcome").hidden = false;
   document.title = "Secateurs explorer";
-  const code = (text) => el("code", {}, text);
-  let content = [
-    el("h2", {}, "A few embeddings find nearly all that the rest would"),
-    el("p", {}, "A query becomes about 32 embeddings. Those of its rarest words gather nearly every document that belongs at the top; all of them score what was gathered. Ask something, then:"),
-    el("ul", {},
-      el("li", {}, "move the slider, and see the ranking and the number of documents gathered change;"),
-      el("li", {}, "compare with the unpruned ranking: what moved, what was lost, what it cost;"),
-      el("li", {}, "open a document’s MaxSim map to see which words matched.")),
-    el("p", { class: "quiet" }, "Press ", el("kbd", {}, "/"), " to type. The address holds the whole view, so it can be shared."),
-  ];
-  if (index.documents === 0) {
-    content = [
-      el("h2", {}, "This index is empty"),
-      el("p", {}, "It holds no documents yet, so there is nothing to find. Add documents with ", code(`POST /v1/indexes/${index.name}/documents`), " and load this page again."),
-    ];
-  } else if (index.encoder.kind === "precomputed") {
-    content = [
-      el("h2", {}, "This index takes no text"),
-      el("p", {}, "It was built from embeddings, without an encoder, so only a program can search it: ", code(`POST /v1/indexes/${index.name}/search`), " with embeddings."),
-    ];
+  find("welcome").replaceChildren(...greeting(index));
+}
+
+// The keys of the metadata, if the server tells them: a help, without which the filter works too.
+async function showKeys() {
+  const { index } = state;
+  if (keysOf === index) return;
+  keysOf = index;
+  find("keys").replaceChildren();
+  try {
+    const { fields } = await listFields(index);
+    const write = (text) => {
+      find("where").value = text;
+      find("where").focus();
+      ask(true);
+    };
+    if (keysOf === index) find("keys").replaceChildren(...keyButtons(fields, () => find("where").value, write));
+  } catch {
+    if (keysOf === index) find("keys").replaceChildren();
   }
-  find("welcome").replaceChildren(...content);
 }
 
 // ---- One search
@@ -108,20 +115,25 @@ async function run() {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const { index, q, p, order, weights } = state;
-  const key = JSON.stringify([index, q, order, weights]);
+  const { index, q, p, order, weights, where, beside } = state;
+  const key = JSON.stringify([index, q, order, weights, where]);
   busy(true);
   const slow = setTimeout(() => notice("Still searching. The server may be busy.", "slow"), SLOW);
   try {
-    const settings = { query: q, k: hitsWanted(), order, weights, partial: true };
+    const settings = asked(state);
     // One after the other: side by side they would slow each other down, and their times are compared.
     if (unpruned.key !== key) {
       forgetUnpruned();
       const full = await search(index, { ...settings, p: "all" }, signal);
       unpruned = { key, full, encode: full.stats.milliseconds.encode, curve: new AbortController() };
     }
+    const compared = otherSettings(beside, { ...settings, p }, limits.p);
+    const otherKey = JSON.stringify([index, compared]);
+    if (beside !== ALL && other.key !== otherKey) other = { key: otherKey, ranking: await search(index, compared, signal) };
     const pruned = await search(index, { ...settings, p, details: true }, signal);
     notice(remark);
+    find("where").removeAttribute("aria-invalid");
+    Object.assign(unpruned, { other: beside === ALL ? unpruned.full : other.ranking, beside });
     render(pruned, unpruned);
     unpruned.pruned = pruned;
     drawCurve();
@@ -139,7 +151,7 @@ function forgetUnpruned() {
   unpruned = { key: "" };
 }
 
-function render(pruned, { full, points, encode }) {
+function render(pruned, { other: otherRanking, beside, points, encode }) {
   const { stats, tokens } = pruned;
   find("welcome").hidden = true;
   find("view").hidden = false;
@@ -161,17 +173,20 @@ function render(pruned, { full, points, encode }) {
   find("note").hidden = !all && !missing;
   find("note").textContent = missing
     ? `Not everything was searched: ${plural(missing, "shard")} of this index could not be reached.`
-    : "This index is small enough to score every document, so pruning changes nothing here.";
+    : stats.documents_matching < stats.documents_in_index
+      ? "Few enough documents match the filter to score every one of them, so pruning changes nothing here."
+      : "This index is small enough to score every document, so pruning changes nothing here.";
 
-  const before = new Map(full.hits.map((hit) => [hit.docno, hit.rank]));
-  shown = pruned.hits.map((hit) => hitItem(hit, tokens, before.get(hit.docno), toggle));
+  const before = new Map(otherRanking.hits.map((hit) => [hit.docno, hit.rank]));
+  shown = pruned.hits.map((hit) => hitItem(hit, tokens, before.get(hit.docno), phrase(beside), toggle));
   const nothing = el("li", { class: "card hit" }, el("p", {}, "Nothing was found."));
   find("hits").replaceChildren(...(shown.length ? shown.map((hit) => hit.item) : [nothing]));
   for (const hit of shown.filter((item) => item.docno === state.open)) {
     hit.set(true);
     fillPanel(hit.docno, hit.panel);
   }
-  const saved = `${number(stats.documents_gathered)} of ${number(stats.documents_in_index)} documents gathered, ${number(stats.documents_scored)} scored, ${ms(pruned.search_milliseconds)}`;
+  const matching = stats.documents_matching < stats.documents_in_index ? `${number(stats.documents_matching)} matching` : number(stats.documents_in_index);
+  const saved = `${number(stats.documents_gathered)} of ${matching} documents gathered, ${number(stats.documents_scored)} scored, ${ms(pruned.search_milliseconds)}`;
   find("results-facts").textContent = saved;
   find("status").textContent = `${plural(pruned.hits.length, "result")}. ${saved}.`;
   const marked = pruned.hits.some((hit) => hit.highlights?.length);
@@ -181,7 +196,7 @@ function render(pruned, { full, points, encode }) {
          el("mark", { class: "expansion" }, "underlined"), " ones only of special embeddings such as [MASK]."]
       : ["This index’s encoder does not tell where its tokens stand in the text, so no words are marked."]),
   );
-  find("compare").replaceChildren(...compare(pruned, full, points));
+  find("compare").replaceChildren(...compare(pruned, otherRanking, beside, points));
 }
 
 function shownP(kept, total) {
@@ -191,21 +206,21 @@ function shownP(kept, total) {
 
 // Asked for once, however often p changes meanwhile: it takes long, and does not depend on p.
 async function drawCurve() {
-  const { index, q, order, weights } = state;
+  const { index } = state;
   const place = find("curve");
-  const asked = unpruned;
+  const wanted = unpruned;
   try {
-    if (!asked.points) {
+    if (!wanted.points) {
       place.replaceChildren(el("p", { class: "quiet" }, "Searching with every p …"));
-      asked.promise ??= pruneCurve(index, { query: q, k: hitsWanted(), order, weights, partial: true }, asked.curve.signal);
-      asked.points = await asked.promise;
-      if (asked !== unpruned) return;
+      wanted.promise ??= pruneCurve(index, asked(state), wanted.curve.signal);
+      wanted.points = await wanted.promise;
+      if (wanted !== unpruned) return;
     }
-    place.replaceChildren(...curve(asked.points, asked.pruned.stats.embeddings_kept, chooseP));
-    find("compare").replaceChildren(...compare(asked.pruned, asked.full, asked.points));
+    place.replaceChildren(...curve(wanted.points, wanted.pruned.stats.embeddings_kept, chooseP));
+    find("compare").replaceChildren(...compare(wanted.pruned, wanted.other, wanted.beside, wanted.points));
   } catch (error) {
-    asked.promise = null; // the next p may ask again
-    if (asked === unpruned) place.replaceChildren(el("p", { class: "quiet" }, `No plot: ${error.message}`));
+    wanted.promise = null; // the next p may ask again
+    if (wanted === unpruned) place.replaceChildren(el("p", { class: "quiet" }, `No plot: ${error.message}`));
   }
 }
 
@@ -228,9 +243,8 @@ async function fillPanel(docno, panel) {
   explaining = new AbortController();
   panel.replaceChildren(el("p", { class: "quiet" }, "Comparing token by token …"));
   try {
-    const { index, q, p, order, weights } = state;
-    const settings = { query: q, docno, k: hitsWanted(), p, order, weights, partial: true, map: true };
-    panel.replaceChildren(...why(await explain(index, settings, explaining.signal)));
+    const settings = { ...asked(state), docno, p: state.p, map: true };
+    panel.replaceChildren(...why(await explain(state.index, settings, explaining.signal)));
   } catch (error) {
     if (error.name !== "AbortError") panel.replaceChildren(el("p", { class: "quiet" }, `No map: ${error.message}`));
   }
@@ -259,6 +273,7 @@ function fail(error, again) {
     return;
   }
   const unexpected = !(error instanceof ApiError);
+  if (!unexpected && error.fields.includes("where")) find("where").setAttribute("aria-invalid", "true");
   if (unexpected) console.error(error);
   const mayPass = unexpected || error.status === 0 || error.status === 429 || error.status >= 500; // a wrong query stays wrong
   const retry = el("button", { type: "button", on: { click: () => again() } }, "Try again");
@@ -305,7 +320,8 @@ function chooseP(p) {
 function ask(remember) {
   clearTimeout(timer);
   const q = find("query").value;
-  if (q !== state.q) state = { ...state, q, open: "" };
+  const where = find("where").value;
+  if (q !== state.q || where !== state.where) state = { ...state, q, where, open: "" };
   writeState(state, remember);
   show();
 }
@@ -337,8 +353,14 @@ find("weights").addEventListener("change", () => {
   writeState(state);
   show();
 });
+find("where").addEventListener("change", () => ask(true)); // not while it is typed: half a filter is wrong
+find("beside").addEventListener("change", () => {
+  state.beside = find("beside").value;
+  writeState(state);
+  run();
+});
 find("index").addEventListener("change", () => {
-  state = { ...state, index: find("index").value, open: "" };
+  state = { ...state, index: find("index").value, where: "", open: "" }; // another index has other keys
   writeState(state, true);
   show();
 });

@@ -3,15 +3,16 @@
 import { el } from "./dom.js";
 import { markedText } from "./text.js";
 
-export function movement(rank, before) {
-  if (before === undefined) return { kind: "new", text: "new", spoken: "not among the best without pruning" };
+// `how` says of the other ranking how it was made: "without pruning".
+export function movement(rank, before, how) {
+  if (before === undefined) return { kind: "new", text: "new", spoken: `not among the best ${how}` };
   const places = before - rank;
-  if (places === 0) return { kind: "same", text: "=", spoken: "same place without pruning" };
+  if (places === 0) return { kind: "same", text: "=", spoken: `same place ${how}` };
   const up = places > 0;
   return {
     kind: up ? "up" : "down",
     text: `${up ? "▲" : "▼"} ${Math.abs(places)}`,
-    spoken: `${up ? "up" : "down"} ${Math.abs(places)} from place ${before} without pruning`,
+    spoken: `${up ? "up" : "down"} ${Math.abs(places)} from place ${before} ${how}`,
   };
 }
 
@@ -26,8 +27,8 @@ function metadata(facts) {
 }
 
 // An item of the list, and what is needed to open and close its map.
-export function hitItem(hit, tokens, before, toggle) {
-  const moved = movement(hit.rank, before);
+export function hitItem(hit, tokens, before, how, toggle) {
+  const moved = movement(hit.rank, before, how);
   const weighted = tokens.some((token) => token.weight !== 1);
   const panel = el("div", { class: "why", id: `why-${hit.rank}` });
   const button = el("button", {

@@ -1,5 +1,7 @@
 // What is looked at, kept in the part of the address after #, which a browser never sends to a server.
 
+import { ALL, isChoice } from "./beside.js";
+
 const ORDERS = ["rarity", "icf", "idf", "first", "random"];
 const WEIGHTS = ["none", "idf"];
 
@@ -15,14 +17,16 @@ export function readState() {
     p: /^[1-9]\d{0,3}$/.test(p ?? "") ? Number(p) : "auto",
     order: ORDERS.includes(given.get("order")) ? given.get("order") : "rarity",
     weights: WEIGHTS.includes(given.get("weights")) ? given.get("weights") : "none",
+    where: given.get("where") ?? "",
+    beside: isChoice(given.get("beside")) ? given.get("beside") : ALL,
     open: given.get("open") ?? "",
   };
 }
 
 export function writeState(state, remember = false) {
   const written = new URLSearchParams();
-  const unsaid = { p: "auto", weights: "none" };
-  for (const name of ["index", "q", "p", "order", "weights", "open"]) {
+  const unsaid = { p: "auto", weights: "none", beside: ALL };
+  for (const name of ["index", "q", "where", "p", "order", "weights", "beside", "open"]) {
     if (state[name] !== "" && state[name] !== unsaid[name]) written.set(name, state[name]);
   }
   const address = `#${written}`;

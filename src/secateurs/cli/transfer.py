@@ -1,0 +1,88 @@
+"""Commands that take documents out of an index, and embeddings into one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..progress import counted
+from ..records import StoreName
+from .interruption import changing
+from .options import BuiltGatherers, IndexPath, MergeOption, PoolOption, gatherer_names, merge_threshold
+from .printing import SkippedDocuments, print_built
+
+commands = typer.Typer()
+
+
+@commands.command(epilog="Example:  secateurs export demo.sec documents.jsonl.gz")
+def export(
+    path: IndexPath,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A .jsonl, .trec (.gz too) or .parquet file; - is standard output.")
+    ],
+    format: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="jsonl: text and metadata; parquet: embeddings too; trec: text. By default what FILE ends in.",
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace a file of that name.")] = False,
+) -> None:
+    """Write the documents of an index to a file that can be indexed, or imported, again."""
+    from ..cluster.search.open_index import open_index
+
+    count = open_index(path).export(file, format=format, overwrite=overwrite)
+    if file != "-":
+        typer.echo(f"{file}: {counted(count, 'document')}")
+
+
+@commands.command(name="import", epilog="Example:  secateurs import vectors.npz demo.sec --corpus corpus.jsonl")
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A .parquet, .arrow, .lance, .npz or .npy file, or a folder of .parquet or .npy files.",
+        ),
+    ],
+    path: IndexPath,
+    format: Annotated[
+        str | None, typer.Option(metavar="NAME", help="table or arrays. By default what SOURCE looks like.")
+    ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CORPUS",
+            help="Docnos, texts and metadata for the embeddings, in their order, as  secateurs index  takes them.",
+        ),
+    ] = None,
+    store: Annotated[
+        StoreName | None,
+        typer.Option(
+            parser=str, metavar="NAME", help="As for  secateurs index; by default int8, or that of an exported index."
+        ),
+    ] = None,
+    gather: BuiltGatherers = None,
+    merge: MergeOption = "auto",
+    pool: PoolOption = 1,
+    overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace an index of that name.")] = False,
+) -> None:
+    """Make an index of embeddings that were made elsewhere, or that  secateurs export  wrote. Nothing is encoded."""
+    from ..transfer.importing import import_embeddings
+
+    with changing(path):
+        built = import_embeddings(
+            source,
+            path,
+            format=format,
+            corpus=corpus,
+            store=store,
+            gather=gatherer_names(gather) if gather else None,
+            merge=merge_threshold(merge),
+            pool=pool,
+            overwrite=overwrite,
+        )
+    print_built(path, built.info(), SkippedDocuments(), str(source))
