@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import UsageError
 from secateurs.storage.repair import repair
 from secateurs.storage.words import split_words
+from secateurs.transfer.importing import import_embeddings
 
 VOCABULARY = ("fox", "dog", "cat", "42", "owl", "emu", "the")
 
@@ -72,7 +73,7 @@ def texts(documents: Iterable[Document]) -> dict[str, str]:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "update", "delete", "compact", "reopen"]),
+        st.sampled_from(["add", "update", "update metadata", "delete", "compact", "reopen"]),
         st.lists(st.integers(0, 12), min_size=1, max_size=5, unique=True).map(tuple),
     ),
     max_size=8,
@@ -94,6 +95,8 @@ def test_after_any_changes_text_gathers_as_plain_bm25_over_the_live_documents(
             index.add(changed)
         elif verb == "update":
             index.update(changed)
+        elif verb == "update metadata":
+            index.update_metadata({item.docno: {"turn": turn} for item in changed})
         elif verb == "delete":
             index.delete([item.docno for item in changed])
             held = {docno: item for docno, item in held.items() if docno not in texts(changed)}
@@ -348,6 +351,52 @@ def test_fusing_over_shards_is_fusing_over_one_index(tmp_path: Path) -> None:
                 assert shards.explain(query(text, seed), docno, **how).rank == place + 1
 
 
+@pytest.fixture(scope="module", params=["one index", "shards"])
+def paged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index | ShardedIndex]:
+    """Of documents with many equal scores, of which docnos decide."""
+    documents = [document(f"d{i:03}", i % 40, year=2000 + i % 10) for i in range(120)]
+    path, how = tmp_path_factory.mktemp("paged") / "i.sec", {"store": "float16", "gather": ("cells", "text")}
+    if request.param == "shards":
+        with ShardedIndex(make_shards(path, documents, 3, **how)) as shards:
+            yield shards
+    else:
+        yield Index.build(path, documents, encoder=None, **how)  # type: ignore[arg-type]
+
+
+@given(
+    k=st.integers(1, 130),
+    offset=st.integers(0, 130),
+    text=st.sampled_from(["owl", "the fox", "cat 42 emu", "yak"]),
+    others=st.fixed_dictionaries(
+        {},
+        optional={
+            "where": st.just("year >= 2004"),
+            "gather": st.sampled_from(["cells", "text", "cells+text", "exhaustive"]),
+            "nprobe": st.integers(1, 8),
+            "candidates": st.integers(1, 30),
+        },
+    ),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_page_of_a_fused_ranking_is_the_slice_of_the_longer_ranking(
+    paged: Index | ShardedIndex, k: int, offset: int, text: str, others: dict[str, Any]
+) -> None:
+    longer = paged.search(query(text), k + offset, fuse="rrf", **others)
+    page = paged.search(query(text), k, offset=offset, fuse="rrf", **others)
+    assert [(hit.docno, hit.score) for hit in page] == [(hit.docno, hit.score) for hit in longer][offset:]
+    assert page.stats.documents_scored == longer.stats.documents_scored
+
+
+def test_fused_pages_together_have_all_hits_above_a_relevance_without_a_gap_or_a_repeat(
+    paged: Index | ShardedIndex,
+) -> None:
+    how: dict[str, Any] = {"gather": "exhaustive", "fuse": "rrf"}
+    whole = paged.search(query("owl"), 120, **how)
+    middle = sorted(hit.relevance for hit in whole)[60]
+    pages = [paged.search(query("owl"), 25, offset=offset, min_relevance=middle, **how) for offset in range(0, 150, 25)]
+    assert [hit.docno for page in pages for hit in page] == [hit.docno for hit in whole if hit.relevance >= middle]
+
+
 def test_the_relevance_and_its_threshold_go_by_the_exact_score(zoo: Index) -> None:
     fused = zoo.search(query("owl"), gather="exhaustive", fuse="rrf", k=300)
     plain = {hit.docno: hit for hit in zoo.search(query("owl"), gather="exhaustive", k=300)}
@@ -409,6 +458,9 @@ def test_http_answers_by_text_and_fused_as_the_library_does(pumps: Index, index_
         assert [(hit["docno"], hit["score"], hit["exact_score"], hit["text_score"]) for hit in fused] == [
             (hit.docno, hit.score, hit.exact_score, hit.text_score) for hit in expected
         ]
+        (first,) = post(query="E4711", fuse="rrf", k=1, offset=1, fields=["docno"]).json()["hits"]
+        assert (first["rank"], first["docno"], first["score"]) == (2, expected[1].docno, expected[1].score)
+        assert (first["exact_score"], first["text"]) == (expected[1].exact_score, None)
         assert post(query="E4711", fuse="none").json()["hits"][0]["text_score"] is None
         explained = client.get(
             "/v1/indexes/pumps/explain", params={"query": "E4711", "docno": "code", "gather": "text"}
@@ -471,6 +523,7 @@ def test_the_command_line_builds_and_searches_by_text(tmp_path: Path) -> None:
     fused = json.loads(run(app, ["search", index, "E4711", "--fuse", "rrf", "--json"]).stdout)
     assert fused["hits"][0]["docno"] == "code"
     assert fused["hits"][0]["score"] == pytest.approx(2 / 61)
+    assert fused["hits"][0]["text_score"] > 0
     explained = run(app, ["explain", index, "E4711", "code", "--gather", "text"])
     assert "BM25 of its words" in " ".join(explained.output.split())
     missed = run(app, ["explain", index, "E4711", "fish", "--gather", "text"])
@@ -487,3 +540,43 @@ def test_a_repaired_index_is_searched_by_text_again(tmp_path: Path) -> None:
     lists.write_bytes(b"damaged")
     assert not repair(path).lost
     assert text_scores(Index(path), "owl") == pytest.approx(expected)
+
+
+def test_a_change_of_metadata_keeps_the_words_of_the_texts(tmp_path: Path) -> None:
+    documents = [document(f"d{i}", i, year=2000) for i in range(50)]
+    index = Index.build(tmp_path / "i.sec", documents, encoder=None, gather=("cells", "text"))
+    expected = bm25(texts(documents), "owl")
+    changed = sorted(expected)[::2]
+    index.update_metadata({docno: {"year": 2001} for docno in changed})
+    for opened in (index, Index(tmp_path / "i.sec")):
+        opened.check()
+        assert text_scores(opened, "owl") == pytest.approx(expected)
+        of_changed = {docno: expected[docno] for docno in changed}
+        assert text_scores(opened, "owl", where="year = 2001") == pytest.approx(of_changed)
+
+
+def test_an_exported_index_is_imported_for_text_again(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason='pip install "secateurs[lab]"')
+    index = Index.build(
+        tmp_path / "i.sec", [document(f"d{i}", i) for i in range(50)], encoder=None, gather=("cells", "text")
+    )
+    index.export(tmp_path / "i.parquet")
+    import_embeddings(tmp_path / "i.parquet", tmp_path / "again.sec")
+    again = Index(tmp_path / "again.sec")
+    assert text_scores(again, "owl") == pytest.approx(text_scores(index, "owl"))
+    fused = [opened.search(query("owl fox"), fuse="rrf").hits for opened in (index, again)]
+    assert fused[0] == fused[1]
+
+
+def test_notebook_views_tell_both_scores_of_a_fused_hit(pumps: Index) -> None:
+    ranking = pumps.search("E4711", fuse="rrf")
+    both = f"exact score {ranking[0].exact_score:.3f} &middot; BM25 {ranking[0].text_score:.3f}"
+    assert both in ranking._repr_html_()
+    assert both in ranking[0]._repr_html_()
+    by_words = pumps.explain("E4711", "code", gather="text")
+    assert "gathered by its words" in by_words._repr_html_()
+    assert f"BM25 {by_words.text_score:.3f}" in by_words._repr_html_()
+    pytest.importorskip("pandas", reason='pip install "secateurs[notebook]"')
+    table = ranking.to_pandas()
+    assert list(table.columns[:5]) == ["rank", "docno", "score", "exact_score", "text_score"]
+    assert table["text_score"][0] == ranking[0].text_score
