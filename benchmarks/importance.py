@@ -2,7 +2,7 @@
 
     python benchmarks/importance.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 100]
         [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--nearest]
-        [--choose ORDER] [--specials] [--summary]
+        [--choose ORDER] [--specials] [--summary] [--worth]
 
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
@@ -13,7 +13,8 @@ the documents gathered, nDCG@10 and its difference from ICF with the same p. A s
 documents gathered. Nothing here is timed. Other tables instead: `--choose rarity` chooses the background's share in the
 order `rarity`, and `--choose focus` what the other words count for in `focus`, by leaving out one collection at a time;
 `--specials` has what a special token gathers alone, beside the rarest word; `--summary` what cells find if the
-summary's similarity counts 0 to 4 times.
+summary's similarity counts 0 to 4 times; `--worth` what the default search finds on four rungs of the ladder of
+effort, if the worth of a word is its rarity, and if it is its focus.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from judged import Collection, open_slice, per_query, progress
 from numpy.typing import NDArray
 
 from secateurs import EncodedText, Frequencies, Index, TokenKind
+from secateurs import search as searching
 from secateurs.gather import cells
-from secateurs.importance import Order, focuses, icf, rarity
+from secateurs.importance import Order, focuses, icf, log_share, rarity
 from secateurs.kernels.simd import round_query
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 1.0)
@@ -144,6 +147,24 @@ def print_summary(bench: Bench) -> None:
             print(f"| {bench.name} | {name} | {' | '.join(f'{share:.3f}' for share in found)} |")
     finally:
         cells.times_counted = shipped
+
+
+def by_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """The worth of words that no index uses which knows the mean of its embeddings."""
+    return np.where(query.token_kinds == TokenKind.WORD, -log_share(query.token_ids, frequencies), 0.0)
+
+
+def print_worth(bench: Bench) -> None:
+    for name, worth in {"rarity": by_rarity, "focus": searching.worths}.items():
+        found = []
+        for rung in (2.0, 3.0, 4.0, 5.0):
+            with (
+                patch.object(searching, "worths", worth),
+                patch.object(searching, "places_of", lambda snapshot, rung=rung: {"balanced": rung}),
+            ):
+                row = bench.measure(order="focus", gather="cells")
+            found.append(f"{row.overlap.mean():.3f} / {row.documents.mean():,.0f}")
+        print(f"| {bench.name} | {name} | {' | '.join(found)} |")
 
 
 ORDERS: dict[str, Order] = {"first": "first", "icf": "icf", "rarity": "rarity", "focus": "focus"}
@@ -307,6 +328,7 @@ def main() -> None:
     arguments.add_argument("--choose", choices=["rarity", "focus"])
     arguments.add_argument("--specials", action="store_true")
     arguments.add_argument("--summary", action="store_true")
+    arguments.add_argument("--worth", action="store_true")
     options = arguments.parse_args()
 
     def open_bench(given: str) -> Bench:
@@ -323,6 +345,11 @@ def main() -> None:
         print("| collection | the summary counts | p = 2 | p = 3 | p = 4 | p per query |\n|---|---|---|---|---|---|")
         for bench in map(open_bench, options.collections):
             print_summary(bench)
+        return
+    if options.worth:
+        print("| collection | worth | rung 2 | rung 3 | rung 4 | rung 5 |\n|---|---|---|---|---|---|")
+        for bench in map(open_bench, options.collections):
+            print_worth(bench)
         return
     if options.specials:
         print("| collection | gather | alone | overlap | documents |\n|---|---|---|---|---|")

@@ -41,13 +41,13 @@ def test_no_cost_is_negative_however_noisy_the_times(noise: list[float]) -> None
 
 @given(st.floats(0.01, 200.0), st.lists(st.floats(0.1, 12.0), min_size=1, max_size=20))
 def test_the_plan_is_expected_to_stay_within_the_budget(budget: float, words: list[float]) -> None:
-    rarities = np.array(sorted(words, reverse=True))
-    plan = make_plan(SearchSettings(budget_ms=budget), rarities, ("cells", "exhaustive"), 20_000)
+    worths = np.array(sorted(words, reverse=True))
+    plan = make_plan(SearchSettings(budget_ms=budget), worths, ("cells", "exhaustive"), 20_000)
     costs = Costs(SHAPE, TRUE)
-    chosen = spend(plan, rarities, 32, costs)
+    chosen = spend(plan, worths, 32, costs)
     assert chosen.nprobe_each is not None
-    assert len(chosen.nprobe_each) == chosen.p <= len(rarities)
-    cheapest = spend(make_plan(SearchSettings(budget_ms=1e-6), rarities, ("cells",), 20_000), rarities, 32, costs)
+    assert len(chosen.nprobe_each) == chosen.p <= len(worths)
+    cheapest = spend(make_plan(SearchSettings(budget_ms=1e-6), worths, ("cells",), 20_000), worths, 32, costs)
     assert cheapest.nprobe_each is not None
     least = costs.of(len(cheapest.nprobe_each), sum(cheapest.nprobe_each), cheapest.candidates, 32)
     expected = costs.of(len(chosen.nprobe_each), sum(chosen.nprobe_each), chosen.candidates, 32)
@@ -55,10 +55,10 @@ def test_the_plan_is_expected_to_stay_within_the_budget(budget: float, words: li
 
 
 def test_a_larger_budget_gathers_and_scores_more() -> None:
-    rarities = np.linspace(10, 1, 12)
+    worths = np.linspace(10, 1, 12)
     costs = Costs(SHAPE, TRUE)
     chosen = [
-        spend(make_plan(SearchSettings(budget_ms=budget), rarities, ("cells",), 20_000), rarities, 32, costs)
+        spend(make_plan(SearchSettings(budget_ms=budget), worths, ("cells",), 20_000), worths, 32, costs)
         for budget in (0.5, 1, 2, 4, 8)
     ]
     for less, more in pairwise(chosen):
@@ -111,10 +111,10 @@ def test_a_budget_over_shards_of_which_one_is_empty(tmp_path: Path) -> None:
 
 
 def test_a_query_of_one_word_gathers_with_its_summary_too() -> None:
-    rarities = np.array([9.0, 0.0, 0.0, 0.0])
+    worths = np.array([9.0, 0.0, 0.0, 0.0])
     for budget, kept in ((1e-6, 2), (1000.0, 4)):
-        plan = make_plan(SearchSettings(budget_ms=budget), rarities, ("cells",), 20_000)
-        assert spend(plan, rarities, 32, Costs(SHAPE, TRUE)).p == kept
+        plan = make_plan(SearchSettings(budget_ms=budget), worths, ("cells",), 20_000)
+        assert spend(plan, worths, 32, Costs(SHAPE, TRUE)).p == kept
 
 
 def test_a_small_budget_still_finds_k_documents(tmp_path: Path) -> None:

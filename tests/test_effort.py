@@ -18,11 +18,11 @@ def query_of(words: int) -> NDArray[np.float64]:
     return np.where(np.arange(max(words, 32)) < words, 1.0, 0.0)
 
 
-def kept(rarities: Sequence[float], **settings: object) -> int | None:
-    return make_plan(SearchSettings(**settings), np.array(rarities), EVERYTHING, 10_000).p  # type: ignore[arg-type]
+def kept(worths: Sequence[float], **settings: object) -> int | None:
+    return make_plan(SearchSettings(**settings), np.array(worths), EVERYTHING, 10_000).p  # type: ignore[arg-type]
 
 
-def test_p_is_the_fewest_positions_that_hold_four_fifths_of_the_rarity() -> None:
+def test_p_is_the_fewest_positions_that_hold_four_fifths_of_the_worth() -> None:
     assert kept([5, 5, 5, 5, 5]) == 4
     assert kept([4, 3, 2, 2, 2, 1, 1, 1, 0, 0]) == 5  # 13 of 16 are 81%, 11 would be 69%
     assert kept([1] * 100) == 80

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Frequencies, Index, TokenKind
 from secateurs.errors import UsageError
-from secateurs.importance import ORDERS, focuses, log_share, match_rarity, order_positions, rarities, word_rarity
+from secateurs.importance import ORDERS, focuses, log_share, match_rarity, order_positions, word_rarity, worths
 
 CLS, Q, SEP, MASK = 101, 1, 102, 103
 W, PUNCT = TokenKind.WORD, TokenKind.PUNCTUATION
@@ -222,6 +222,19 @@ def test_focus_without_the_mean_of_the_documents_is_rarity(
     assert np.array_equal(order_positions("focus", q, frequencies), order_positions("rarity", q, frequencies))
 
 
+def test_a_word_is_worth_its_focus_above_that_of_the_least_focused_word_and_a_tenth() -> None:
+    """The words have the focus 0.06, 0.06 and -0.45, and no document has the second."""
+    rows = np.vstack([np.ones((1, 2)), TWO_AND_THE_MEAN])
+    q = EncodedText(rows, [9, 1, 2, 3], [TokenKind.CLS, W, W, W])
+    assert worths(q, with_mean({1: 4, 3: 4})).tolist() == pytest.approx([0, 0.61, 0.1, 0.1])
+
+
+def test_without_the_mean_of_the_documents_a_word_is_worth_more_the_rarer_it_is() -> None:
+    """Shares of all tokens, each count with 1 added: 1/2 and 1/16 of 14 + 2."""
+    q = query([1, 2, 9], [W, W, TokenKind.CLS])
+    assert worths(q, Frequencies.from_counts({1: 7, 3: 7})).tolist() == pytest.approx([np.log(2), np.log(16), 0])
+
+
 def test_focus_under_a_filter_has_the_mean_of_the_whole_collection(tmp_path: Path) -> None:
     index = Index.build(tmp_path / "i.sec", random_documents(300), encoder=None)
     q = random_text(np.random.default_rng(0), 8)
@@ -285,7 +298,7 @@ def test_without_token_ids_the_embedding_least_like_the_mean_comes_first() -> No
     assert order_positions("first", q, frequencies).tolist() == [0, 1, 2]
     with_ids = Frequencies(np.array([0, 7], np.int32), np.array([50, 2]), np.array([9, 2]), centre=frequencies.centre)
     assert order_positions("icf", q, with_ids).tolist() == [0, 1, 2]
-    assert rarities(q, frequencies).tolist() == [1, 1, 1]  # effort keeps most of them
+    assert worths(q, frequencies).tolist() == [1, 1, 1]  # effort keeps most of them
 
 
 def test_an_index_without_token_ids_knows_the_mean_of_its_embeddings(tmp_path: Path) -> None:

@@ -90,32 +90,32 @@ def fit(shape: Shape, query_embeddings: int, time_search: Callable[[int, int, in
     return Costs(shape, (base, probe, listed, score))
 
 
-def spend(plan: SearchPlan, rarities: NDArray[np.float64], query_embeddings: int, costs: Costs) -> SearchPlan:
+def spend(plan: SearchPlan, worths: NDArray[np.float64], query_embeddings: int, costs: Costs) -> SearchPlan:
     """The most thorough plan of the ladder within plan.budget_ms; the least thorough if none is.
 
     plan       of the effort "balanced" at its place of PLACES, which knows the size of the collection, the filter and k
-    rarities   (positions,) of the query's positions, most important first
+    worths   (positions,) of the query's positions, most important first
     """
     assert plan.budget_ms is not None
     low, high = 0, (len(LADDER) - 1) * _STEPS
     while low < high:  # cost grows along the ladder
         middle = (low + high + 1) // 2
-        tried = _on_ladder(plan, rarities, middle / _STEPS, costs.shape)
+        tried = _on_ladder(plan, worths, middle / _STEPS, costs.shape)
         probed = sum(tried.nprobe_each or ())
         cost = costs.of(len(tried.nprobe_each or ()), probed, tried.candidates, query_embeddings)
         low, high = (middle, high) if cost <= plan.budget_ms else (low, middle - 1)
-    return _on_ladder(plan, rarities, low / _STEPS, costs.shape)
+    return _on_ladder(plan, worths, low / _STEPS, costs.shape)
 
 
-def _on_ladder(plan: SearchPlan, rarities: NDArray[np.float64], place: float, shape: Shape) -> SearchPlan:
+def _on_ladder(plan: SearchPlan, worths: NDArray[np.float64], place: float, shape: Shape) -> SearchPlan:
     here, balanced = level(place), level(_BALANCED)
     fewest = FEWEST_KEPT if place >= _BALANCED else _FEWEST_KEPT_BELOW
-    p = min(max(enough(rarities, here.share), fewest), len(rarities))
+    p = min(max(enough(worths, here.share), fewest), len(worths))
     nprobe = max(round(plan.nprobe * here.nprobe / balanced.nprobe), 1)
-    each = depths(rarities[:p], nprobe)
+    each = depths(worths[:p], nprobe)
     listed = sum(each) * shape.list_length
     if listed < _LISTED_PER_HIT * plan.depth:  # else there would be fewer than k hits
         nprobe = math.ceil(nprobe * _LISTED_PER_HIT * plan.depth / max(listed, 1.0))
     nprobe = min(nprobe, MOST_NPROBE)
     candidates = max(round(plan.candidates * here.candidates / balanced.candidates), plan.depth)
-    return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(rarities[:p], nprobe), candidates=candidates)
+    return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(worths[:p], nprobe), candidates=candidates)

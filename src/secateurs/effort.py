@@ -5,15 +5,15 @@
 together, along a ladder. An index measures how far up an effort must go to keep its promise (calibration.py). An index
 that is too small for that, or was not measured, has the places of PLACES:
 
-    fast       85%   the positions that hold 50% of the query's rarity, 4 at least    nprobe 16    candidates    64
-    balanced   95%   the positions that hold 80% of the query's rarity, 4 at least    nprobe 32    candidates   256
+    fast       85%   the positions that hold 50% of the query's worth, 4 at least     nprobe 16    candidates    64
+    balanced   95%   the positions that hold 80% of the query's worth, 4 at least     nprobe 32    candidates   256
     thorough   99%   every position                                                   nprobe 96    candidates 1,024
     exact            every document is scored
 
-- The rarity of a word is -log of how often it occurs (importance.py). The positions are taken in the order of
-  importance: a query of a few rare words and many common words keeps few positions, a query of equally rare words most.
-- The rarest kept word probes `nprobe` cells, and a word that is half as rare a quarter of that: common words have the
-  longest lists of documents and tell least. Special tokens probe `nprobe` cells. A given nprobe is the same for all.
+- The worth of a word is its focus above that of the query's least focused word (importance.py). The positions are taken
+  in the order of importance: a query about one word keeps few positions, a query whose words matter equally most.
+- The kept word that is worth most probes `nprobe` cells, and a word that is worth half of that a quarter. Special
+  tokens probe `nprobe` cells. A given nprobe is the same for all.
 - Beyond 50,000 documents, candidates grow with sqrt(documents / 50,000), and nprobe with the root of that factor.
 - At least 4 k candidates are scored. If the index has no more documents than candidates, all are scored.
 - A setting that is given is used as it is. gather="faiss" keeps the paper's settings at any effort.
@@ -49,7 +49,7 @@ MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 
 
 class Level(NamedTuple):
-    share: float  # of the query's rarity that the kept positions hold
+    share: float  # of the query's worth that the kept positions hold
     nprobe: float
     candidates: float
 
@@ -80,7 +80,7 @@ def level(place: float) -> Level:
 
 def make_plan(
     settings: SearchSettings,
-    rarities: NDArray[np.float64],
+    worths: NDArray[np.float64],
     gatherers: Collection[str],
     documents: int,
     matching: int | None = None,
@@ -89,7 +89,7 @@ def make_plan(
 ) -> SearchPlan:
     """Settings with nothing left open, for a query and an index of `documents` documents built for `gatherers`.
 
-    rarities   (positions,) of the query's positions, most important first: see importance.rarities
+    worths   (positions,) of the query's positions, most important first: see importance.worths
     matching   how many of the documents the filter lets through; None: all
     shards     how many shards hold the documents. `k_prime`, `nprobe` and `candidates` of the plan are those of a shard
     places     of the efforts on the ladder; a budget is spent from the place of "balanced" in PLACES
@@ -116,7 +116,7 @@ def make_plan(
         raise UsageError('budget_ms is for gather="cells", which this index was not built for')
     p = settings.p
     if p == "auto":
-        p = max(enough(rarities, at.share), FEWEST_KEPT) if has_cells and not exact else None
+        p = max(enough(worths, at.share), FEWEST_KEPT) if has_cells and not exact else None
     assert not isinstance(p, str)  # SearchSettings turns "all" into None
     nprobe_each = None
     if settings.nprobe is not None:
@@ -126,7 +126,7 @@ def make_plan(
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
         nprobe = min(round(at.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
-        nprobe_each = depths(rarities[:p], nprobe) if has_cells else None
+        nprobe_each = depths(worths[:p], nprobe) if has_cells else None
     return SearchPlan(
         k=settings.k,
         p=p,
@@ -147,18 +147,18 @@ def make_plan(
     )
 
 
-def enough(rarities: NDArray[np.float64], share: float) -> int:
-    """The fewest positions from the front that hold this share of the query's rarity."""
-    held = np.cumsum(rarities)
+def enough(worths: NDArray[np.float64], share: float) -> int:
+    """The fewest positions from the front that hold this share of the query's worth."""
+    held = np.cumsum(worths)
     if len(held) == 0 or held[-1] == 0:
         return 0
     return int(np.searchsorted(held, share * held[-1] * (1 - 1e-9))) + 1
 
 
-def depths(rarities: NDArray[np.float64], nprobe: int) -> tuple[int, ...]:
-    """How many cells each kept position probes: all of nprobe for the rarest word, and for what is not a word."""
-    rarest = rarities.max(initial=0.0)
-    relative = np.where(rarities > 0, rarities / max(rarest, 1e-9), 1.0)
+def depths(worths: NDArray[np.float64], nprobe: int) -> tuple[int, ...]:
+    """How many cells each kept position probes: nprobe for the word that is worth most, and for what is no word."""
+    most = worths.max(initial=0.0)
+    relative = np.where(worths > 0, worths / max(most, 1e-9), 1.0)
     return tuple(np.maximum(np.rint(nprobe * relative**2), 1).astype(int).tolist())
 
 

@@ -55,6 +55,7 @@ _RANK_OF_KIND[TokenKind.SUMMARY] = _RANK_OF_KIND[TokenKind.MARKER]  # for `icf`,
 _SUMMARY_BEFORE_SPECIALS = _RANK_OF_KIND.astype(np.float64)
 _SUMMARY_BEFORE_SPECIALS[TokenKind.SUMMARY] = 0.5  # after the words
 _OTHER_WORDS = 0.75  # what the other words count for in `focus`; docs/importance.md has how it was chosen
+_LEAST_WORTH = 0.1  # of a word
 _BACKGROUND_SHARE = 0.9  # of the background in `rarity`; docs/importance.md has how it was chosen
 _GENERAL_TOKENS = 1000  # of the background count as the collection's: a few documents say little
 
@@ -117,16 +118,23 @@ def log_share(token_ids: NDArray[np.int32], frequencies: Frequencies) -> NDArray
     return mixed
 
 
-def rarities(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
-    """(positions,): how rare each word is, -log of its share of all tokens in the mixture of `log_share`.
+def worths(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float64]:
+    """(positions,): what each word is worth; 0 for what is not a word.
 
-    0 for what is not a word. Effort decides by this how many positions are enough, and how deep each looks. Without
-    token ids every position is as rare as any other.
+    Effort decides by this how many positions are enough, and how deep each looks. It is how far the word's focus is
+    above that of the least focused word, plus 0.1; a word that no document has is worth the least. Where the mean of
+    all embeddings is not known, it is -log of the word's share of all tokens, in the mixture of `log_share`. Without
+    token ids every position is worth the same.
     """
     if frequencies.mean_without_token_ids() is not None:
         return np.ones(len(query))
     is_word = query.token_kinds == TokenKind.WORD
-    return np.where(is_word, np.maximum(-log_share(query.token_ids, frequencies), 0.0), 0.0)
+    if frequencies.centre is None:
+        return np.where(is_word, np.maximum(-log_share(query.token_ids, frequencies), 0.0), 0.0)
+    worth = focuses(query, frequencies.centre, _OTHER_WORDS)
+    lowest = worth[is_word].min(initial=np.inf)
+    unseen = frequencies.collection_frequency(query.token_ids) == 0
+    return np.where(is_word, np.where(unseen, 0.0, worth - lowest) + _LEAST_WORTH, 0.0)
 
 
 def _mixed(frequencies: Frequencies, count: Callable[[Frequencies], Any]) -> Any:

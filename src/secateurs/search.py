@@ -27,7 +27,7 @@ from .fusion import Scores, best_fused, fetch
 from .gather import check_text, gatherer
 from .gather.bm25 import WordCounts, distinct, weigh_words
 from .gather.text import count_words, split_query
-from .importance import order_positions, rarities
+from .importance import order_positions, worths
 from .pruning import keep
 from .records import (
     EncodedText,
@@ -173,10 +173,10 @@ def decide(
     if settings.weights is not None:
         query = weigh(query, matching.frequencies)
     ordered = order_positions(settings.order, query, matching.frequencies)
-    by_rarity = rarities(query, matching.frequencies)[ordered]
+    worth = worths(query, matching.frequencies)[ordered]
     plan = make_plan(
         settings,
-        by_rarity,
+        worth,
         searched.gatherers,
         len(searched),
         matching.documents,
@@ -184,7 +184,7 @@ def decide(
         searched.places,
     )
     if plan.budget_ms is not None and matching.documents:
-        plan = spend(plan, by_rarity, len(query), searched.costs())
+        plan = spend(plan, worth, len(query), searched.costs())
     if "text" in ways(plan.gather) or plan.fuse is not None:
         words = split_query(query)
         plan = replace(plan, words=weigh_words(words, searched.count_words(distinct(words), settings, matching)))
