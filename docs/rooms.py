@@ -71,6 +71,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
             "the records that every step shares; errors, threads, progress",
             (
                 "records",
+                "settings",
+                "rankings",
                 "frequencies",
                 "errors",
                 "cancellation",

@@ -23,8 +23,9 @@ from .cancellation import stop_if_cancelled
 from .effort import LADDER, PROMISES
 from .errors import UsageError
 from .progress import progress_bar
-from .records import EncodedText, SearchSettings, TokenKind
+from .records import EncodedText, TokenKind
 from .search import OneIndex, compile_kernels, decide, gather, score
+from .settings import SearchSettings
 from .storage.manifest import CalibrationRecord
 from .storage.snapshot import Snapshot
 from .threads import in_order

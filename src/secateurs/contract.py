@@ -25,21 +25,25 @@ from .encoders import LOADED_BY_NAME, Encoder, load_recorded
 from .errors import EncoderMismatchError, SecateursError, UsageError, require
 from .frequencies import Frequencies
 from .html_views import index_html
+from .rankings import (
+    Ranking,
+)
 from .records import (
     Changes,
     Document,
-    EffortName,
     EncodedText,
     Field,
+    check_query_text,
+)
+from .settings import (
+    EffortName,
     FrequenciesName,
     FuseName,
     GatherName,
     GatherSetting,
     Order,
-    Ranking,
     SearchSettings,
     WeightsName,
-    check_query_text,
 )
 from .storage.origin import Origin
 from .transfer.export import export

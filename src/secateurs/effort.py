@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UsageError
-from .records import GATHERERS, SearchPlan, SearchSettings
+from .settings import GATHERERS, SearchPlan, SearchSettings
 
 _FAISS_NPROBE = 10  # as in the paper
 FEWEST_KEPT = 4

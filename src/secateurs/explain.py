@@ -15,9 +15,10 @@ from .gather import gatherer
 from .gather.text import score_words
 from .html_views import MapRow, Viewed, Viewer, explanation_html
 from .importance import word_rarity
-from .records import EncodedText, SearchSettings, TokenKind, ways
+from .records import EncodedText, TokenKind
 from .relevance import Curve, relevances
 from .search import Decision, Searchable, Searched, decide, gather, score
+from .settings import SearchSettings, ways
 from .storage.snapshot import Snapshot
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .gather.text import score_words
-from .records import Hit, QueryWords
+from .rankings import Hit
+from .settings import QueryWords
 from .storage.snapshot import Snapshot
 
 _CONSTANT = 60  # that of the paper

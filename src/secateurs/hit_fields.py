@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from .records import Hit
+from .rankings import Hit
 
 
 def chosen_fields(hit: Hit, names: Collection[str] | None) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Viewed:
 
 
 def ranking_html(ranking: Any) -> str:
-    """Of a Ranking. records.py imports this file, so that its classes cannot be named here."""
+    """Of a Ranking. rankings.py imports this file, so that its classes cannot be named here."""
     stats = ranking.stats
     facts = (
         f"{stats.documents_gathered:,} of {stats.documents_in_index:,} documents gathered with "

@@ -21,20 +21,22 @@ from .explain import Evidence, Standing, find_evidence, find_standing
 from .frequencies import Frequencies
 from .metadata import to_metadata
 from .records import (
-    DEFAULT_STORE,
-    GATHERERS,
     Changes,
     Document,
     EncodedText,
     Field,
-    GatherName,
-    Merge,
-    SearchSettings,
-    StoreName,
     check_either,
     to_docnos,
 )
 from .search import Decision, OneIndex
+from .settings import (
+    DEFAULT_STORE,
+    GATHERERS,
+    GatherName,
+    Merge,
+    SearchSettings,
+    StoreName,
+)
 from .storage.changes import Writer, writing
 from .storage.check import check_snapshot
 from .storage.compaction import live_documents

@@ -29,19 +29,23 @@ from .gather.bm25 import WordCounts, distinct, weigh_words
 from .gather.text import count_words, split_query
 from .importance import order_positions, worths
 from .pruning import keep
+from .rankings import (
+    Hit,
+    Ranking,
+    SearchStats,
+)
 from .records import (
     EncodedText,
-    GatherName,
-    Hit,
     Positions,
-    Ranking,
-    SearchPlan,
-    SearchSettings,
-    SearchStats,
     TokenKind,
-    ways,
 )
 from .relevance import Curve, relevances
+from .settings import (
+    GatherName,
+    SearchPlan,
+    SearchSettings,
+    ways,
+)
 from .storage.documents import StoredDocument
 from .storage.facets import Counts, check_facets, count_facets, known_facets, ranked_facets
 from .storage.file_names import SUMMARIES

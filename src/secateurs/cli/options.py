@@ -1,6 +1,6 @@
 """Arguments and options that several commands have, with the same help texts.
 
-Options whose values are a few words have the Literal types of records.py, but are parsed as any text: SearchSettings
+Options whose values are a few words have the Literal types of settings.py, but are parsed as any text: SearchSettings
 and Index.build check them, with the same message as everywhere. So do numbers that are search settings. A flag has an
 empty metavar, because typer would show its type.
 """
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from ..errors import UsageError
-from ..records import (
+from ..settings import (
     EffortName,
     FrequenciesName,
     FuseName,

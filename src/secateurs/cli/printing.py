@@ -16,7 +16,8 @@ from rich.text import Text
 from ..encoders.built_in import earlier_layer
 from ..hit_fields import chosen_fields
 from ..progress import counted
-from ..records import Changes, Document, Field, Hit, Ranking, SearchStats, TokenKind
+from ..rankings import Hit, Ranking, SearchStats
+from ..records import Changes, Document, Field, TokenKind
 from ..trec import trec_line
 
 if TYPE_CHECKING:

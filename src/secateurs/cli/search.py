@@ -10,7 +10,8 @@ import typer
 from ..errors import UsageError
 from ..progress import progress_bar
 from ..queries import read_queries
-from ..records import Hit, Ranking, SearchSettings
+from ..rankings import Hit, Ranking
+from ..settings import SearchSettings
 from .options import (
     AsJson,
     AsTrec,

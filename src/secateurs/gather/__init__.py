@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError
-from ..records import GATHER_SETTINGS, EncodedText, Positions, SearchPlan, check_choice, ways
+from ..records import EncodedText, Positions
+from ..settings import GATHER_SETTINGS, SearchPlan, check_choice, ways
 from ..storage.snapshot import Snapshot
 from .cells import CellGatherer
 from .exhaustive import Exhaustive

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import QueryWords
+from ..settings import QueryWords
 
 K1, B = 1.2, 0.75
 

@@ -34,7 +34,8 @@ from ..cancellation import stop_if_cancelled
 from ..kernels.cell_scores import add_points, add_summary_points, packed_width, take_points
 from ..kernels.probing import Centroids
 from ..kernels.simd import round_query
-from ..records import EncodedText, Positions, SearchPlan, TokenKind
+from ..records import EncodedText, Positions, TokenKind
+from ..settings import SearchPlan
 from ..storage.cell_lists import CellLists
 from ..storage.snapshot import Snapshot
 from ..threads import usable_cores

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
 from ..errors import UsageError
-from ..records import EncodedText, Positions, QueryWords, SearchPlan
+from ..records import EncodedText, Positions
+from ..settings import QueryWords, SearchPlan
 from ..storage.segments import Segment
 from ..storage.snapshot import Snapshot
 from ..storage.words import split_words

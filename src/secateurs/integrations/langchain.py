@@ -8,7 +8,8 @@ from typing import Any, Literal, Self
 from ..contract import AnyIndex
 from ..encoders import Encoder, load_encoder
 from ..errors import require
-from ..records import (
+from ..reranking import rerank
+from ..settings import (
     EffortName,
     FrequenciesName,
     FuseName,
@@ -17,7 +18,6 @@ from ..records import (
     SearchSettings,
     WeightsName,
 )
-from ..reranking import rerank
 from .details import reranked_details, search_with_details
 
 require("langchain_core", "langchain")  # says which pip line is missing, where the imports below would only fail

@@ -30,7 +30,8 @@ from ..effort import make_plan
 from ..errors import UsageError, require
 from ..frequencies import Frequencies
 from ..index import Index
-from ..records import Document, EncodedText, OrderFunction, Positions, SearchSettings
+from ..records import Document, EncodedText, Positions
+from ..settings import OrderFunction, SearchSettings
 from ..threads import in_order
 
 require("pyterrier", "pyterrier")  # says which pip line is missing, where the imports below would only fail

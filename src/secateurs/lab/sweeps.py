@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from ..errors import UsageError
-from ..records import SearchSettings
+from ..settings import SearchSettings
 
 DEPTH = 1000  # hits per query, as in the paper: AP and R@1000 look that deep
 _MOST_SETTINGS = 10_000

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..records import SearchStats
+from ..rankings import SearchStats
 
 
 class Highlight(BaseModel):

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..cancellation import ScoreWorkError, score_work_up_to
-from ..records import EncodedText, SearchPlan
+from ..records import EncodedText
 from ..search import Decision
+from ..settings import SearchPlan
 from .limits import Limits
 from .problems import Problem
 

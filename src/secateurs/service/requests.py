@@ -13,6 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, check_metadata, to_document
 from ..errors import UsageError
 from ..records import (
+    Document,
+    EncodedText,
+    TokenKind,
+)
+from ..settings import (
     EFFORTS,
     FREQUENCIES,
     FUSES,
@@ -20,10 +25,7 @@ from ..records import (
     MOST_FACETS,
     ORDER_NAMES,
     WEIGHTS,
-    Document,
-    EncodedText,
     SearchSettings,
-    TokenKind,
 )
 from .limits import Limits
 from .problems import Problem

@@ -19,9 +19,11 @@ from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..hit_fields import chosen_fields
 from ..importance import word_rarity
-from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind, ways
+from ..rankings import Hit, Ranking
+from ..records import Document, EncodedText, TokenKind
 from ..refresh import ThrottledRefresh
 from ..search import Decision, decide
+from ..settings import SearchSettings, ways
 from .answers import (
     ChangesAnswer,
     CurveAnswer,

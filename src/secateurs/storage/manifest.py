@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import DamagedIndexError, SecateursError
-from ..records import GatherName, StoreName
+from ..settings import GatherName, StoreName
 from .files import REMEDY, write_atomically
 
 FORMAT = "secateurs-index"

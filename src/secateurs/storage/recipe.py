@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import require
-from ..records import GATHERERS, GatherName, StoreName, check_choice
+from ..settings import GATHERERS, GatherName, StoreName, check_choice
 from .codecs import Codec, codec
 from .manifest import Manifest
 from .merging import check_merge, check_pool

@@ -15,8 +15,8 @@ from ...frequencies import Frequencies
 from ...fusion import best_fused
 from ...gather import check_built, check_text
 from ...gather.bm25 import WordCounts
-from ...records import GatherName, SearchSettings
 from ...search import Decision, Found, Matching, Stopwatch
+from ...settings import GatherName, SearchSettings
 from ...storage.facets import Counts, check_facets, merge_facets
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking

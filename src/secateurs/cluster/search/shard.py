@@ -28,9 +28,10 @@ from ...gather.bm25 import WordCounts
 from ...gather.text import count_words
 from ...index import Index
 from ...pruning import keep
-from ...records import Changes, Document, EncodedText, Field, GatherName, Positions, SearchPlan, SearchSettings
+from ...records import Changes, Document, EncodedText, Field, Positions
 from ...refresh import ThrottledRefresh
 from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, gather
+from ...settings import GatherName, SearchPlan, SearchSettings
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
 from ...storage.facets import Counts, count_facets, known_facets
