@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import calibration
 from . import search as searching
 from .background import AUTO, Background, choose_background
+from .compiling import compile_kernels
 from .contract import AnyIndex, Documents
 from .corpus import OnBad, with_places
 from .encoders import DEFAULT_MODEL, Encoder, load_encoder
@@ -263,7 +264,7 @@ class Index(AnyIndex):
         return self.snapshot.frequencies
 
     def _compile(self) -> None:
-        searching.compile_kernels(self.snapshot)
+        compile_kernels(self.snapshot)
 
     def _documents_encoder(self) -> Encoder | None:
         return self.encoder if self.has_encoder else None

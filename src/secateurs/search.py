@@ -9,9 +9,7 @@ one snapshot, or in each shard, whose rankings are merged. `judge` adds the rele
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -21,7 +19,6 @@ from numpy.typing import NDArray
 from .cancellation import count_score_work, stop_if_cancelled
 from .costs import Costs, Shape, fit, spend
 from .effort import PLACES, make_plan
-from .errors import DamagedIndexError
 from .frequencies import Frequencies
 from .fusion import Scores, best_fused, fetch
 from .gather import check_text, gatherer
@@ -48,7 +45,6 @@ from .settings import (
 )
 from .storage.documents import StoredDocument
 from .storage.facets import Counts, check_facets, count_facets, known_facets, ranked_facets
-from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
 from .threads import in_order
 from .weights import weigh
@@ -371,35 +367,6 @@ def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
     spend(replace(decision.plan, budget_ms=1.0), np.ones(len(query)), len(query), fitted)
     watch.lap("spend")
     return fitted.plus(watch.laps["spend"])
-
-
-# (store, whether it has cells, whether it has summaries) whose kernels this process has compiled
-_compiled: set[tuple[str, bool, bool]] = set()
-_compiling = Lock()
-
-
-def compile_kernels(snapshot: Snapshot) -> None:
-    """Call every kernel once. The first call compiles it or reads the cache, which no search's time should include."""
-    has_cells = "cells" in snapshot.gatherers
-    manifest = snapshot.manifest  # not the segments, which this would open: it is called before every search
-    has_summaries = has_cells and all(SUMMARIES in record.files for record in manifest.segments if record.embeddings)
-    key = manifest.store, has_cells, has_summaries
-    if key in _compiled or not snapshot.embedded:
-        return
-    with _compiling:
-        if key in _compiled:
-            return
-        dim = manifest.dim
-        kind = TokenKind.SUMMARY if has_summaries else TokenKind.WORD
-        query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.full(1, kind))
-        first, segment = snapshot.embedded[0]
-        documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
-        with suppress(DamagedIndexError):  # the search that needs what is damaged says so
-            if has_cells:
-                plan = make_plan(SearchSettings(k=1, gather="cells"), np.zeros(1), snapshot.gatherers, len(snapshot))
-                documents, _ = gatherer(snapshot, "cells").gather(query, np.zeros(1, dtype=np.int64), plan)
-            score(snapshot, query, documents[:1], k=1)
-            _compiled.add(key)
 
 
 class Stopwatch:

@@ -46,6 +46,7 @@ from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
 from .request_work import Allowance, Work
+from .written_documents import check_documents, conflict
 
 _CACHE_BYTES = 16 << 20  # about 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
@@ -294,45 +295,14 @@ class ServedIndex:
         if isinstance(query, str) and not self.index.has_encoder:
             raise Problem.of_field(place, f"{self.name} was built without an encoder: search with embeddings")
 
-    def _check_documents(self, documents: Sequence[Document]) -> None:
-        dim = self.index.dim
-        for number, document in enumerate(documents):
-            wrong = None
-            if self.index.has_encoder and document.encoded is not None:
-                wrong = "come from the encoder of this index: send the text only"
-            elif not self.index.has_encoder and document.encoded is None:
-                wrong = "are missing: this index was built without an encoder"
-            elif document.encoded is not None and len(document.encoded):
-                width = document.encoded.embeddings.shape[1]
-                dim = dim or width  # an empty index takes the dimensions of its first document
-                if width != dim:
-                    wrong = f"have {width} dimensions, those of the index {dim}"
-            if wrong:
-                raise Problem.of_field(f"documents.{number}.embeddings", wrong)
-
     def _write(self, documents: Sequence[Document], replacing: bool) -> ChangesAnswer:
-        self._check_documents(documents)
+        check_documents(self.index, documents)
         write = self.index.update if replacing else self.index.add
         with self._writing:
             try:
                 return ChangesAnswer(**asdict(write(documents, progress=False)))
             except DuplicateDocumentError as error:
-                raise self._conflict(documents, replacing) from error
-
-    def _conflict(self, documents: Sequence[Document], replacing: bool) -> Problem:
-        """The first docno that is twice among the documents or, when they are added, in the index already."""
-        places: dict[str, str] = {}
-        for number, document in enumerate(documents):
-            place = f"documents.{number}"
-            if not replacing and document.docno in self.index:
-                message = f"{document.docno!r} is in the index already: to replace it, send it with PUT"
-            elif document.docno in places:
-                message = f"{document.docno!r} is already that of {places[document.docno]}"
-            else:
-                places[document.docno] = place
-                continue
-            return Problem.of_field(f"{place}.docno", message, status=409)
-        return Problem.of_field("documents", "a docno is in the index already", status=409)
+                raise conflict(self.index, documents, replacing) from error
 
     def _encode(
         self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance, place: str = "query"

@@ -33,7 +33,7 @@ from . import cell_lists
 from .cell_lists import CellLists
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .codebooks import CodebookContent
-from .documents import DocumentWriter
+from .document_writer import DocumentWriter
 from .documents import StoredDocument as DocumentRow
 from .file_names import DOCUMENTS
 from .files import new_array

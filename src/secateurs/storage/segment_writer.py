@@ -23,7 +23,7 @@ from ..hashing import hash_of
 from ..records import Document, EncodedText
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .codebooks import CodebookContent
-from .documents import DocumentWriter
+from .document_writer import DocumentWriter
 from .embeddings import are_unit, check_embeddings, exact_sum
 from .file_names import DOCUMENTS
 from .manifest import SegmentRecord
