@@ -73,12 +73,25 @@ def test_real_queries_find_what_is_promised(index: Index, encoded_queries: list[
     assert recall_at(index, encoded_queries, measured.places["balanced"]) >= PROMISES["balanced"] - 0.03
 
 
-def test_parts_of_documents_are_words_of_a_live_document_and_its_summary(index: Index) -> None:
+def test_parts_of_documents_are_words_of_a_live_document(index: Index) -> None:
+    stored = {(token, kind) for d in index.documents() for token, kind in zip(*_labels(d.encoded), strict=True)}
     for part in parts_of_documents(index.snapshot):
-        kinds = part.token_kinds.tolist()
-        assert kinds[0] == TokenKind.SUMMARY
-        assert set(kinds[1:]) <= {TokenKind.WORD}
-        assert 1 <= len(kinds) - 1 <= 8
+        assert set(part.token_kinds.tolist()) == {TokenKind.WORD}
+        assert 1 <= len(part) <= 8
+        assert set(zip(*_labels(part), strict=True)) <= stored
+
+
+def _labels(text: EncodedText | None) -> tuple[list[int], list[int]]:
+    assert text is not None
+    return text.token_ids.tolist(), text.token_kinds.tolist()
+
+
+def test_parts_of_documents_are_not_the_stored_embeddings_but_near_to_them(index: Index) -> None:
+    rows = np.vstack([d.encoded.embeddings for d in index.documents()])  # type: ignore[union-attr]
+    parts = np.vstack([part.embeddings for part in parts_of_documents(index.snapshot)])
+    assert np.linalg.norm(parts, axis=1) == pytest.approx(1, abs=0.05)
+    nearest = (parts @ rows.T).max(axis=1)
+    assert 0.7 < nearest.mean() < 0.99
 
 
 def test_larger_indexes_are_asked_fewer_queries(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:

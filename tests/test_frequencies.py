@@ -97,3 +97,21 @@ def test_a_file_that_is_not_there_or_has_no_counts_is_a_clear_error(tmp_path: Pa
         path.write_bytes(content)
         with pytest.raises(SecateursError, match="has no frequencies"):
             Frequencies.load(path)
+
+
+def test_the_mean_of_all_embeddings_is_saved_with_the_counts(tmp_path: Path) -> None:
+    mean = np.array([0.5, -0.25], dtype=np.float32)
+    frequencies = Frequencies.count([[1, 2], [2]]).with_centre(mean)
+    frequencies.save(tmp_path / "counts.npz")
+    loaded = Frequencies.load(tmp_path / "counts.npz")
+    assert loaded.centre is not None
+    assert loaded.centre.tolist() == mean.tolist()
+    assert loaded.collection_frequency([1, 2]).tolist() == [1, 2]
+    Frequencies.count([[1]]).save(tmp_path / "without.npz")
+    assert Frequencies.load(tmp_path / "without.npz").centre is None
+
+
+@pytest.mark.parametrize("mean", [[[0.5, 0.5]], ["a"], [float("nan"), 1.0], 0.5])
+def test_a_mean_that_is_no_vector_of_numbers_is_an_error(mean: object) -> None:
+    with pytest.raises(UsageError, match="mean of all embeddings"):
+        Frequencies.none().with_centre(mean)  # type: ignore[arg-type]

@@ -4,8 +4,9 @@ Queries are searched exhaustively, and then with plans of the ladder. The lowest
 the exact ten best is found, less its standard error, becomes the effort's place. It is kept in the manifest.
 
 Without queries of the user, parts of the documents are the queries: of one document eight words in a row, of the next
-eight of its rarest words, each with the document's summary if there is one. They are stored embeddings, so that no
-encoder is needed. docs/effort.md compares their recall with that of real queries.
+eight of its rarest words. They are stored embeddings, so that no encoder is needed. The document that a part was taken
+from has the very same embeddings, which no document has of a real query: each is moved by random noise first, 0.8 times
+its distance from the mean of all. docs/effort.md compares their recall with that of real queries.
 
 An index is measured when it is built, when its cells were learnt again, and when it has twice or half the embeddings
 that it had. The larger the index, the fewer the queries, but 24 at least.
@@ -36,6 +37,7 @@ _MOST_QUERIES, _FEWEST_QUERIES = 96, 24
 _EMBEDDINGS = 200_000_000  # that the exhaustive searches together meet, unless that is fewer than the fewest queries
 _WORDS = 8  # in a query
 _RAREST_SHARE = 1 / 3  # of a document's words, from which rare words are drawn
+_NOISE = 0.8  # times the distance of an embedding from the mean of all
 _STEPS = 4  # places between two rungs
 _DOUBLED = 2  # times the embeddings, or a half of them: measure again
 _K = 10
@@ -115,12 +117,22 @@ def parts_of_documents(snapshot: Snapshot) -> list[EncodedText]:
         else:
             first = rng.integers(0, max(len(words) - _WORDS, 0) + 1)
             chosen = words[first : first + _WORDS]
-        summary = np.flatnonzero(document.token_kinds == TokenKind.SUMMARY)[:1]
-        positions = np.concatenate([summary, chosen])
-        parts.append(
-            EncodedText(document.embeddings[positions], document.token_ids[positions], document.token_kinds[positions])
-        )
+        moved = _moved(document.embeddings[chosen], snapshot.frequencies.centre, rng)
+        parts.append(EncodedText(moved, document.token_ids[chosen], document.token_kinds[chosen]))
     return parts
+
+
+def _moved(
+    embeddings: NDArray[np.float32], centre: NDArray[np.float32] | None, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """By random noise, and back to their length."""
+    assert centre is not None  # where there are cells, it is known
+    lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+    away = np.linalg.norm(embeddings - centre, axis=1, keepdims=True)
+    noise = rng.standard_normal(embeddings.shape, dtype=np.float32) / np.float32(np.sqrt(embeddings.shape[1]))
+    moved = embeddings + _NOISE * away * noise
+    scaled: NDArray[np.float32] = moved * (lengths / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-9))
+    return scaled
 
 
 def describe(records: Iterable[CalibrationRecord]) -> dict[str, Any] | None:

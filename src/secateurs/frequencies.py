@@ -85,9 +85,12 @@ class Frequencies:
         return cls(ids, counts, np.array([document.get(int(i), 0) for i in ids], dtype=np.int64))
 
     def save(self, path: str | Path) -> None:
-        """Write the counts to a file, without the background, which has a file of its own, and without the centre."""
+        """Write the counts and the mean of all embeddings to a file; the background has a file of its own."""
+        mean = {} if self.centre is None else {"centre": self.centre}
         with Path(path).open("wb") as file:  # np.savez would add .npz to a name without it
-            np.savez_compressed(file, token_ids=self.token_ids, collection=self.collection, document=self.document)
+            np.savez_compressed(
+                file, token_ids=self.token_ids, collection=self.collection, document=self.document, **mean
+            )
 
     @classmethod
     def load(cls, path: str | Path) -> Frequencies:
@@ -99,6 +102,7 @@ class Frequencies:
                 raise ValueError("it is no .npz file")
             with np.load(path, allow_pickle=False) as arrays:
                 token_ids, collection, document = (arrays[name] for name in ("token_ids", "collection", "document"))
+                centre = arrays.get("centre")
             if {array.shape for array in (token_ids, collection, document)} != {(token_ids.size,)}:
                 raise ValueError("its ids and counts do not fit together")
             if {array.dtype.kind for array in (token_ids, collection, document)} != {"i"}:
@@ -107,7 +111,8 @@ class Frequencies:
                 raise ValueError("its ids do not ascend")
         except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise SecateursError(f"{path} has no frequencies ({error}): Frequencies.save writes them") from error
-        return cls(token_ids.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
+        counts = cls(token_ids.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
+        return counts if centre is None else counts.with_centre(centre)
 
     def __add__(self, other: Frequencies) -> Frequencies:
         ids = np.union1d(self.token_ids, other.token_ids).astype(np.int32)
@@ -131,6 +136,13 @@ class Frequencies:
         """The mean of all embeddings, if they have all the same token id, as those of page images; otherwise None."""
         one_token = len(self.token_ids) == 1 if self.one_token is None else self.one_token
         return self.centre if one_token else None
+
+    def with_centre(self, centre: ArrayLike) -> Frequencies:
+        """With the mean of all document embeddings, (dim,), by which the order `focus` goes."""
+        mean = np.asarray(centre)
+        if mean.ndim != 1 or mean.dtype.kind != "f" or not np.isfinite(mean).all():
+            raise UsageError(f"the mean of all embeddings is a vector of numbers, not {centre!r:.100}")
+        return replace(self, centre=mean.astype(np.float32))
 
     def with_background(self, background: Frequencies | None) -> Frequencies:
         return replace(self, background=background)

@@ -40,7 +40,7 @@ class PrunedSearch:
         query: EncodedText,
         k: int = 10,
         p: int | Literal["all"] | None = 3,
-        order: Order = "rarity",
+        order: Order = "focus",
         *,
         candidates: int = 200,
         nprobes: int | None = None,

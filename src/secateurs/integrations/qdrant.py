@@ -56,7 +56,7 @@ class PrunedSearch:
         query: EncodedText,
         k: int = 10,
         p: int | Literal["all"] | None = 3,
-        order: Order = "rarity",
+        order: Order = "focus",
         *,
         candidates: int = 500,
         where: models.Filter | None = None,

@@ -43,7 +43,7 @@ class PrunedSearch:
         query: EncodedText,
         k: int = 10,
         p: int | Literal["all"] | None = 3,
-        order: Order = "rarity",
+        order: Order = "focus",
         *,
         k_prime: int = 200,
         query_ef: int | None = None,
