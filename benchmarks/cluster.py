@@ -29,7 +29,7 @@ from secateurs.cluster.build.builder import build_shards
 from secateurs.cluster.ray_connection import connect
 from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.contract import AnyIndex
-from secateurs.records import Ranking
+from secateurs.rankings import Ranking
 
 SETTINGS: dict[str, dict[str, Any]] = {"default": {}, "p 3": {"p": 3}, "unpruned": {"p": None}}
 EXACT = {"effort": "exact"}

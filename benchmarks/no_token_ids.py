@@ -34,8 +34,8 @@ from secateurs.gather import gatherer
 from secateurs.importance import icf, random
 from secateurs.kernels.simd import round_query
 from secateurs.lab.significance import compare
-from secateurs.records import SearchSettings
 from secateurs.search import score
+from secateurs.settings import SearchSettings
 
 Array = NDArray[np.float64]
 BEST, NPROBE = 10, 32

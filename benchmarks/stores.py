@@ -21,7 +21,7 @@ from judged import encode, measure, progress, read_queries
 
 from secateurs import Document, EncodedText, Index, load_encoder
 from secateurs.corpus import read_corpus
-from secateurs.records import STORES
+from secateurs.settings import STORES
 
 STORED = (  # what scoring reads
     "embeddings.npy",

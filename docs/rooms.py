@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room(
             "index",
             "Index, and the contract of every index; matches, exports, imports",
-            ("index", "contract", "matches", "transfer", "viewer"),
+            ("index", "contract", "index_encoder", "matches", "transfer", "viewer"),
             query="2",
             document="2",
         ),
@@ -46,7 +46,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room(
             "search",
             "the pipeline of every search; explain, re-rank, calibrate",
-            ("search", "explain", "reranking", "calibration"),
+            ("search", "compiling", "fusion", "explain", "reranking", "calibration"),
             query="3",
         ),
     ),
@@ -71,6 +71,8 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
             "the records that every step shares; errors, threads, progress",
             (
                 "records",
+                "settings",
+                "rankings",
                 "frequencies",
                 "errors",
                 "cancellation",

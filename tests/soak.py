@@ -23,6 +23,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def plan(rng: random.Random, state: State, verb: str | None = None) -> tuple[str
 def carry_out(path: Path, verb: str, given: State) -> None:
     documents = [document(docno, seed) for docno, seed in given.items()]
     if verb == "build":
-        Index.build(path, documents, encoder=None, gather=("cells", "faiss"), overwrite=True)
+        Index.build(path, documents, encoder=None, gather=("cells", "faiss", "text"), overwrite=True)
         return
     index = Index(path)
     if verb == "delete":
@@ -100,6 +101,9 @@ def verify(path: Path, *possible: State) -> State:
             hits = index.search(expected.encoded, k=3, gather=gather, nprobe=1000, candidates=10_000)
             best = [hit.docno for hit in hits if hit.score >= hits[0].score - 0.05]
             assert docno in best, f"{docno} is not found with gather={gather!r}"
+        # Its text is its docno and seed, which another document may have too.
+        by_words = replace(expected.encoded, text=expected.text)
+        assert docno in index.candidates(by_words, gather="text", candidates=10_000), f"{docno} is not found by words"
     return held
 
 
@@ -215,6 +219,9 @@ def answers(path: Path) -> list[Any]:
         query = random_text(rng, 4)
         given.append(index.search(query, gather=gather).hits)
         given.append(index.search(query, gather=gather, where="seed >= 500000").hits)
+    by_words = replace(query, text="b1 new 4 b3")
+    given.append(index.search(by_words, gather="text").hits)
+    given.append(index.search(by_words, gather="cells+text", fuse="rrf").hits)
     return [*given, len(index), "missing" in index]
 
 

@@ -16,8 +16,8 @@ from secateurs.calibration import calibrate, describe, is_due, parts_of_document
 from secateurs.effort import LADDER, PLACES, PROMISES, level
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import EncoderMismatchError, LockedIndexError, SecateursError, UsageError
-from secateurs.records import SearchSettings
 from secateurs.search import OneIndex, Stopwatch, decide, find
+from secateurs.settings import SearchSettings
 from secateurs.storage.manifest import CalibrationRecord, Manifest
 
 

@@ -21,7 +21,8 @@ from secateurs.cluster.layout import Layout, ShardRecord, shard_names, shard_of
 from secateurs.cluster.search.sharded_index import ShardedIndex
 from secateurs.errors import CancelledError, UsageError
 from secateurs.storage import snapshot as snapshots
-from secateurs.storage.documents import Documents, DocumentWriter
+from secateurs.storage.document_writer import DocumentWriter
+from secateurs.storage.documents import Documents
 from secateurs.storage.filters import Filter
 from secateurs.storage.patterns import Pattern
 

@@ -16,7 +16,7 @@ from secateurs import gather as gathering
 from secateurs.errors import MissingExtraError, SecateursError, UsageError
 from secateurs.gather import gatherer
 from secateurs.kernels.simd import round_query
-from secateurs.records import SearchPlan
+from secateurs.settings import SearchPlan
 from secateurs.storage.faiss_file import _recipe
 from secateurs.storage.file_names import CELLS
 

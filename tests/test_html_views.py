@@ -18,7 +18,7 @@ from secateurs import Index
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import MissingExtraError
 from secateurs.html_views import Mark, _excerpt
-from secateurs.records import Ranking
+from secateurs.rankings import Ranking
 
 SCRIPT = "<script>document.title = 'owned'</script>"
 ATTRIBUTE = "\"><img src=x onerror='alert(1)'>"

@@ -22,7 +22,7 @@ from secateurs import Document, EncodedText, Index, SecateursError
 from secateurs.cluster.layout import Layout, ShardRecord
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError, EncoderMismatchError, UsageError
-from secateurs.records import STORES
+from secateurs.settings import STORES
 from secateurs.storage.manifest import FORMAT_VERSION, MANIFEST
 from secateurs.storage.repair import repair
 

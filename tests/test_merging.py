@@ -20,7 +20,7 @@ from secateurs.frequencies import Frequencies
 from secateurs.kernels.maxsim import maxsim
 from secateurs.kernels.merging import equal_rows, group_nearest, group_repeats
 from secateurs.matches import find_matches
-from secateurs.records import STORES
+from secateurs.settings import STORES
 from secateurs.storage.merging import choose_merge, merge_alike
 from secateurs.storage.position_rows import TextPositions, share_equal, tokens_of_rows
 from secateurs.storage.recipe import Recipe

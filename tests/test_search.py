@@ -15,7 +15,7 @@ from secateurs import search as pipeline
 from secateurs.cancellation import cancelled_by
 from secateurs.errors import CancelledError, UsageError
 from secateurs.kernels.maxsim import maxsim
-from secateurs.records import OrderName
+from secateurs.settings import OrderName
 from secateurs.storage.snapshot import Snapshot
 
 

@@ -20,8 +20,9 @@ from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.service.app import Access, create_app
 from secateurs.service.keys import ApiKeys
 from secateurs.service.limits import Limits
+from secateurs.service.parsing import parse, to_documents
 from secateurs.service.problems import Problem
-from secateurs.service.requests import RequestModels, parse, to_documents
+from secateurs.service.requests import RequestModels
 
 FISH = {"docno": "fish", "text": "Goldfish grow as large as their pond lets them.", "year": 2020}
 DOCUMENTS = "/v1/indexes/animals/documents"

@@ -19,7 +19,7 @@ from secateurs.effort import share
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import DamagedIndexError, SecateursError, UsageError
 from secateurs.hashing import hash_of
-from secateurs.records import Ranking
+from secateurs.rankings import Ranking
 from secateurs.storage.manifest import SHARDS
 from secateurs.storage.rounding import Int8Store
 

@@ -15,7 +15,7 @@ from secateurs.gather import gatherer
 from secateurs.gather.cells import times_counted
 from secateurs.kernels.cell_scores import add_summary_points, pack_summaries, packed_width
 from secateurs.kernels.simd import round_query
-from secateurs.records import SearchPlan
+from secateurs.settings import SearchPlan
 from secateurs.storage.position_rows import TextPositions
 from secateurs.storage.summaries import summary_rows
 

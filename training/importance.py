@@ -44,8 +44,8 @@ from secateurs.encoders.model_folder import wheel_folder
 from secateurs.gather import gatherer
 from secateurs.kernels.simd import round_query
 from secateurs.lab.significance import compare
-from secateurs.records import SearchSettings
 from secateurs.search import score
+from secateurs.settings import SearchSettings
 
 Array = NDArray[np.float64]
 Order = NDArray[np.int64]  # positions, the most important first

@@ -20,18 +20,22 @@ if TYPE_CHECKING:
     from .frequencies import Frequencies
     from .index import Index
     from .pruning import prune
+    from .rankings import (
+        Hit,
+        Ranking,
+        SearchStats,
+    )
     from .records import (
         Changes,
         Document,
         EncodedText,
         Field,
-        Hit,
-        Ranking,
-        SearchSettings,
-        SearchStats,
         TokenKind,
     )
     from .reranking import RerankedText, rerank
+    from .settings import (
+        SearchSettings,
+    )
 
 _HOME = {
     "Background": ".background",
@@ -42,12 +46,12 @@ _HOME = {
     "Explanation": ".explain",
     "Field": ".records",
     "Frequencies": ".frequencies",
-    "Hit": ".records",
+    "Hit": ".rankings",
     "Index": ".index",
-    "Ranking": ".records",
+    "Ranking": ".rankings",
     "RerankedText": ".reranking",
-    "SearchSettings": ".records",
-    "SearchStats": ".records",
+    "SearchSettings": ".settings",
+    "SearchStats": ".rankings",
     "SecateursError": ".errors",
     "ShardedIndex": ".cluster.search.sharded_index",
     "TokenKind": ".records",

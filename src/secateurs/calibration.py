@@ -21,11 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cancellation import stop_if_cancelled
+from .compiling import compile_kernels
 from .effort import LADDER, PROMISES
 from .errors import UsageError
 from .progress import progress_bar
-from .records import EncodedText, SearchSettings, TokenKind
-from .search import OneIndex, compile_kernels, decide, gather, score
+from .records import EncodedText, TokenKind
+from .search import OneIndex, decide, gather, score
+from .settings import SearchSettings
 from .storage.manifest import CalibrationRecord
 from .storage.snapshot import Snapshot
 from .threads import in_order

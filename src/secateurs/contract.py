@@ -7,12 +7,10 @@ here; `Index` and `ShardedIndex` implement the verbs.
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from time import perf_counter
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,24 +19,29 @@ from numpy.typing import NDArray
 from . import explain as explaining
 from . import search as searching
 from .corpus import OnBad
-from .encoders import LOADED_BY_NAME, Encoder, load_recorded
-from .errors import EncoderMismatchError, SecateursError, UsageError, require
+from .encoders import LOADED_BY_NAME, Encoder
+from .errors import SecateursError, require
 from .frequencies import Frequencies
 from .html_views import index_html
+from .index_encoder import WithEncoder, check_several
+from .rankings import (
+    Ranking,
+)
 from .records import (
     Changes,
     Document,
-    EffortName,
     EncodedText,
     Field,
+)
+from .settings import (
+    EffortName,
     FrequenciesName,
+    FuseName,
     GatherName,
     GatherSetting,
     Order,
-    Ranking,
     SearchSettings,
     WeightsName,
-    check_query_text,
 )
 from .storage.origin import Origin
 from .transfer.export import export
@@ -47,17 +50,13 @@ from .viewer import IndexViewer
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
 
 
-class AnyIndex(ABC):
+class AnyIndex(WithEncoder):
     """Open for searching, until `close` or the end of a `with`. Safe to use from several threads."""
 
     def __init__(self, path: Path, encoder: Encoder | None, **options: Any) -> None:
         """`options` are those of the subclass's constructor, beside path and encoder: a copy is opened with them."""
-        self.path = path
+        super().__init__(path, encoder)
         self._options = options
-        self._encoder: Encoder | None = None
-        self._encoder_lock = Lock()
-        if encoder is not None:
-            self.use_encoder(encoder)
 
     # Searching
 
@@ -76,6 +75,7 @@ class AnyIndex(ABC):
         where: str | None = SearchSettings.where,
         frequencies: FrequenciesName = SearchSettings.frequencies,
         weights: WeightsName | None = SearchSettings.weights,
+        fuse: FuseName | None = SearchSettings.fuse,
         min_score: float | None = SearchSettings.min_score,
         min_relevance: float | None = SearchSettings.min_relevance,
         partial: bool = SearchSettings.partial,
@@ -90,11 +90,11 @@ class AnyIndex(ABC):
         `effort` ("fast", "balanced", "thorough" or "exact") decides what is left open, or `budget_ms`, the milliseconds
         that the search may take after encoding: docs/effort.md. `where` is a filter on the metadata, such as "year >=
         2020 and lang = 'en'", and `ranking.facets` counts the values of the keys `facets` in the documents that match:
-        docs/living-index.md. With weights="idf" rare words count for more in the score:
-        docs/importance.md. `min_score` and `min_relevance` leave out hits that have less, so that there may be fewer
-        than k: docs/relevance.md. `partial` is for shards: a shard that cannot be reached is left out, and
-        `ranking.stats.shards_missing` counts it; without `partial`, it raises ShardsMissingError (docs/cluster.md). One
-        index is searched on one thread.
+        docs/living-index.md. With weights="idf" rare words count for more in the score: docs/importance.md. With
+        fuse="rrf" hits are ordered by BM25 too: docs/hybrid.md. `min_score` and `min_relevance` leave out hits that
+        have less, so that there may be fewer than k: docs/relevance.md. `partial` is for shards: a shard that cannot be
+        reached is left out, and `ranking.stats.shards_missing` counts it; without `partial`, it raises
+        ShardsMissingError (docs/cluster.md). One index is searched on one thread.
         """
         settings = SearchSettings(
             k=k,
@@ -109,6 +109,7 @@ class AnyIndex(ABC):
             where=where,
             frequencies=frequencies,
             weights=weights,
+            fuse=fuse,
             min_score=min_score,
             min_relevance=min_relevance,
             partial=partial,
@@ -121,7 +122,7 @@ class AnyIndex(ABC):
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
-        _check_several(queries, "search_many takes several queries, such as a list of texts: for one query, use search")
+        check_several(queries, "search_many takes several queries, such as a list of texts: for one query, use search")
         found = searching.search_many(self, queries, SearchSettings.of(settings), threads)
         return (self._viewed(ranking) for ranking in found)
 
@@ -141,7 +142,8 @@ class AnyIndex(ABC):
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
         """The first stage alone: docnos of the documents that `search` with these settings would score.
 
-        With gather="cells" on one index, the highest approximate score comes first.
+        With gather="cells" on one index, the highest approximate score comes first, with gather="text" the highest
+        BM25.
         """
 
     @abstractmethod
@@ -290,11 +292,6 @@ class AnyIndex(ABC):
 
     @property
     @abstractmethod
-    def dim(self) -> int:
-        """Dimensions of an embedding; 0 if there is none yet."""
-
-    @property
-    @abstractmethod
     def gatherers(self) -> tuple[GatherName, ...]:
         """The ways of gathering that the index was built for, the default first."""
 
@@ -302,100 +299,6 @@ class AnyIndex(ABC):
     @abstractmethod
     def frequencies(self) -> Frequencies:
         """Token frequencies of the whole collection."""
-
-    # The encoder
-
-    @property
-    @abstractmethod
-    def encoder_spec(self) -> Mapping[str, Any]:
-        """The `spec` of the encoder that encoded the documents."""
-
-    @property
-    def has_encoder(self) -> bool:
-        """False if the documents brought their embeddings: then queries must bring theirs."""
-        return bool(self.encoder_spec["kind"] != "precomputed")
-
-    @property
-    def encoder(self) -> Encoder:
-        """The encoder that the documents were encoded with, loaded when it is first needed."""
-        with self._encoder_lock:  # loaded once, by the first thread that needs it
-            if self._encoder is None:
-                spec = self.encoder_spec
-                if spec["kind"] not in LOADED_BY_NAME:
-                    raise SecateursError(
-                        f"{self.path} was built with {_origin(spec)}, which cannot be loaded by name: "
-                        f"open it with {type(self).__name__}(path, encoder=...), or search with an EncodedText"
-                    )
-                encoder = load_recorded(spec)
-                self._check_encoder(encoder)
-                self._encoder = encoder
-            return self._encoder
-
-    def use_encoder(self, encoder: Encoder) -> None:
-        """Use an encoder that is loaded already. It must have the fingerprint of the documents' encoder."""
-        self._check_encoder(encoder)
-        self._encoder = encoder
-
-    def encode_query(self, query: str | EncodedText) -> EncodedText:
-        if isinstance(query, EncodedText):
-            encoded = query
-        elif isinstance(query, str):
-            check_query_text(query)
-            encoded = self.encoder.encode_query(query)
-        else:
-            raise UsageError(f"a query is a text or an EncodedText, not {type(query).__name__}")
-        if len(encoded) == 0:
-            raise UsageError("the query is empty: it has no embeddings")
-        if self.dim and encoded.embeddings.shape[1] != self.dim:
-            raise UsageError(
-                f"the query's embeddings have {encoded.embeddings.shape[1]} dimensions, those of the index {self.dim}"
-            )
-        return encoded
-
-    def _encode_queries(self, queries: Iterable[str | EncodedText] | None) -> list[EncodedText] | None:
-        """For `calibrate`; None stays None."""
-        if queries is None:
-            return None
-        _check_several(queries, "calibrate takes several queries, such as a list of texts")
-        encoded = [self.encode_query(query) for query in queries]
-        if not encoded:
-            raise UsageError("there are no queries to calibrate with")
-        return encoded
-
-    def token_text(self, token_id: int) -> str:
-        """The wordpiece of a token id, or "#" and its number if the index has no encoder."""
-        if self._encoder is None and not self.has_encoder:
-            return f"#{token_id}"
-        return self.encoder.token_text(token_id)
-
-    def load(self, query: object = None) -> float:
-        """Load what a search for this query needs once per process: the encoder (for a text), and the kernels.
-
-        Returns the milliseconds that it took.
-        """
-        started = perf_counter()
-        if isinstance(query, str) and self._encoder is None and self.has_encoder:
-            _ = self.encoder
-        self._compile()
-        return (perf_counter() - started) * 1000
-
-    @abstractmethod
-    def _compile(self) -> None:
-        """Compile the kernels of a search, if this process has not compiled them."""
-
-    def _check_encoder(self, encoder: Encoder) -> None:
-        stored = self.encoder_spec
-        if not self.has_encoder:
-            if encoder.dim != self.dim:
-                raise EncoderMismatchError(
-                    f"{self.path} holds {self.dim}-dimensional embeddings, this encoder makes {encoder.dim}"
-                )
-        elif encoder.spec["fingerprint"] != stored["fingerprint"]:
-            raise EncoderMismatchError(
-                f"{self.path} was built with {stored['model']!r} ({stored['fingerprint']}), and this encoder is "
-                f"{encoder.spec['model']!r} ({encoder.spec['fingerprint']}): their embeddings do not compare. "
-                "Open the index with the encoder that built it, or index the documents again"
-            )
 
     # PyTerrier
 
@@ -411,12 +314,3 @@ class AnyIndex(ABC):
 def _pyterrier() -> Any:
     """Imported by name: integrations import the index, and the index must not import them."""
     return require(f"{__package__}.integrations.pyterrier", "pyterrier")
-
-
-def _origin(spec: Mapping[str, Any]) -> str:
-    return "embeddings and no encoder" if spec["kind"] == "precomputed" else f"an encoder of kind {spec['kind']!r}"
-
-
-def _check_several(queries: object, otherwise: str) -> None:
-    if isinstance(queries, str | bytes | EncodedText) or not isinstance(queries, Iterable):
-        raise UsageError(otherwise)

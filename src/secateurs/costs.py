@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .effort import FEWEST_KEPT, LADDER, MOST_NPROBE, PLACES, depths, enough, level
-from .records import SearchPlan
+from .settings import SearchPlan
 
 # (embeddings that gather, cells that each probes, candidates) of the searches that are timed
 _TIMED = (

@@ -17,6 +17,8 @@ that is too small for that, or was not measured, has the places of PLACES:
 - Beyond 50,000 documents, candidates grow with sqrt(documents / 50,000), and nprobe with the root of that factor.
 - At least 4 k candidates are scored. If the index has no more documents than candidates, all are scored.
 - A setting that is given is used as it is. gather="faiss" keeps the paper's settings at any effort.
+- gather="text" follows the effort in `candidates` alone: no query embedding gathers. gather="cells+text" scores up to
+  `candidates` documents of each, and is what "auto" becomes with `fuse`.
 - Under a filter (`where`): if at most twice as many documents match as there are candidates, all of them are scored,
   which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
   than k matching documents are gathered, all matching documents are scored (search.py).
@@ -35,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import UsageError
-from .records import GATHERERS, SearchPlan, SearchSettings
+from .settings import GATHERERS, SearchPlan, SearchSettings
 
 _FAISS_NPROBE = 10  # as in the paper
 FEWEST_KEPT = 4
@@ -107,11 +109,14 @@ def make_plan(
         few = candidates if settings.where is None else _MATCHING_PER_CANDIDATE * candidates
         if exact or (gather == "cells" and matching <= few):
             gather = "exhaustive"
+        elif gather == "cells" and settings.fuse is not None:
+            gather = "cells+text"
+    has_cells = gather in ("cells", "cells+text")
     if settings.budget_ms is not None and gather == "faiss":
         raise UsageError('budget_ms is for gather="cells", which this index was not built for')
     p = settings.p
     if p == "auto":
-        p = max(enough(worths, at.share), FEWEST_KEPT) if gather == "cells" and not exact else None
+        p = max(enough(worths, at.share), FEWEST_KEPT) if has_cells and not exact else None
     assert not isinstance(p, str)  # SearchSettings turns "all" into None
     nprobe_each = None
     if settings.nprobe is not None:
@@ -121,7 +126,7 @@ def make_plan(
     else:
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
         nprobe = min(round(at.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
-        nprobe_each = depths(worths[:p], nprobe) if gather == "cells" else None
+        nprobe_each = depths(worths[:p], nprobe) if has_cells else None
     return SearchPlan(
         k=settings.k,
         p=p,
@@ -137,6 +142,7 @@ def make_plan(
         budget_ms=settings.budget_ms if gather == "cells" else None,
         min_score=settings.min_score,
         min_relevance=settings.min_relevance,
+        fuse=settings.fuse,
         offset=settings.offset,
     )
 

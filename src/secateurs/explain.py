@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cancellation import stop_if_cancelled
+from .fusion import Scores
 from .gather import gatherer
+from .gather.text import score_words
 from .html_views import MapRow, Viewed, Viewer, explanation_html
 from .importance import word_rarity
-from .records import EncodedText, SearchSettings, TokenKind
+from .records import EncodedText, TokenKind
 from .relevance import Curve, relevances
 from .search import Decision, Searchable, Searched, decide, gather, score
+from .settings import SearchSettings, ways
 from .storage.snapshot import Snapshot
 
 
@@ -49,12 +52,13 @@ class TokenExplanation:
 @dataclass(frozen=True, slots=True)
 class Explanation(Viewed):
     docno: str
-    score: float  # the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
+    score: float  # exact: the sum of weight * similarity over the tokens, Eq. 1 if all weights are 1
     relevance: float  # as that of a hit
-    gathered: bool  # at least one kept embedding gathers it
+    gathered: bool  # at least one kept embedding gathers it, or with gather="text" a word
     rank: int | None  # among the documents that were scored; None if it was not scored
     documents_scored: int
     tokens: tuple[TokenExplanation, ...]  # in order of importance
+    text_score: float | None = None  # BM25 of the query's words, 0 if it has none; None if no text was used
 
     def __repr__(self) -> str:
         kept = sum(token.kept for token in self.tokens)
@@ -67,8 +71,11 @@ class Explanation(Viewed):
         text = "" if self.viewer is None else self.viewer.text(self.docno)
         marks = () if self.viewer is None else self.viewer.marks(self.docno, text)
         columns, rows = ([], []) if self.viewer is None else self._map(self.viewer)
-        numbers = f"score {self.score:.3f}, relevance {self.relevance:.2f}, "
-        finders = ", ".join(token.name for token in self.tokens if token.gathers) or "no embedding that was kept"
+        words = "" if self.text_score is None else f"BM25 {self.text_score:.3f}, "
+        numbers = f"score {self.score:.3f}, relevance {self.relevance:.2f}, {words}"
+        finders = ", ".join(token.name for token in self.tokens if token.gathers)
+        if not finders:  # with gather="text", it was gathered by a word all the same
+            finders = "its words" if self.gathered else "no embedding that was kept"
         place = "not scored" if self.rank is None else f"rank {self.rank:,} of {self.documents_scored:,} scored"
         return explanation_html(self.docno, [numbers + place, f"gathered by {finders}"], text, marks, columns, rows)
 
@@ -100,6 +107,8 @@ class Evidence:
     similarity: NDArray[np.float64]  # of the best match, without the weights
     match_positions: tuple[tuple[int, ...], ...]  # of each query position; () in a document without embeddings
     match_token: NDArray[np.int32]  # at the first of them
+    text_score: float | None  # BM25; None if no text was used
+    gathered_by_text: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,7 @@ class Standing:
     better: int  # documents that rank before it
     scored: int
     is_scored: bool  # whether the document itself is scored
+    scores: Scores | None = None  # with fuse, by which `better` counts only documents with the same scores
 
 
 class Explained(Searched, Protocol):
@@ -116,7 +126,9 @@ class Explained(Searched, Protocol):
 
     def evidence(self, decision: Decision, docno: str) -> Evidence: ...
 
-    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> Sequence[Standing]:
+    def standings(
+        self, decision: Decision, settings: SearchSettings, score: float, text_score: float | None, docno: str
+    ) -> Sequence[Standing]:
         """One for an index, or one for each shard."""
 
 
@@ -131,7 +143,7 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
     searched = index.searched()
     decision = decide(searched, encoded, settings)
     evidence = searched.evidence(decision, docno)
-    standings = searched.standings(decision, settings, evidence.score, docno)
+    standings = searched.standings(decision, settings, evidence.score, evidence.text_score, docno)
     frequency = decision.matching.frequencies.collection_frequency(encoded.token_ids)
     rarity = word_rarity(encoded, decision.matching.frequencies)
     weights = decision.query.all_weights
@@ -156,14 +168,19 @@ def explain(index: Explainable, query: str | EncodedText, docno: str, settings: 
             )
         )
     is_scored = any(standing.is_scored for standing in standings)
+    better = sum(standing.better for standing in standings)
+    among = [standing.scores for standing in standings if standing.scores is not None]
+    if among and is_scored:
+        better += Scores.of_all(among).better_than(evidence.score, evidence.text_score or 0.0)
     return Explanation(
         docno=docno,
         score=evidence.score,
         relevance=relevances(decision.query, [evidence.score], Curve.of(index.encoder_spec))[0],
-        gathered=bool(evidence.gathers.any()),
-        rank=1 + sum(standing.better for standing in standings) if is_scored else None,
+        gathered=bool(evidence.gathers.any()) or evidence.gathered_by_text,
+        rank=1 + better if is_scored else None,
         documents_scored=sum(standing.scored for standing in standings),
         tokens=tuple(tokens),
+        text_score=evidence.text_score,
     )
 
 
@@ -177,20 +194,29 @@ def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidenc
     best = best_matches(similarities)
     tokens, _ = segment.tokens_of(np.array([number_in_segment]))
     every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
-    gather_with = gatherer(snapshot, decision.plan.gather)
+    by_embeddings = decision.plan.gather.removesuffix("+text")
+    gather_with = gatherer(snapshot, by_embeddings)
     gathers = np.zeros(len(query), dtype=bool)
-    for i, position in enumerate(decision.kept.tolist()):
+    for i, position in enumerate(decision.kept.tolist() if by_embeddings != "text" else []):
         stop_if_cancelled()
         each = every_candidate.nprobe_each
         as_in_search = replace(every_candidate, nprobe_each=each and each[i : i + 1])
         alone, _ = gather_with.gather(query, np.array([position]), as_in_search, decision.matching.allowed)
         gathers[position] = number in alone
+    text_score, allowed = None, decision.matching.allowed
+    if decision.plan.words is not None:
+        text_score = float(score_words(snapshot.segments, decision.plan.words)[number]) if snapshot.embedded else 0.0
     return Evidence(
         score=float(score(snapshot, query, np.array([number]))[0]),
         gathers=gathers,
         similarity=similarities.max(axis=0) if len(similarities) else np.full(len(query), -np.inf),
         match_positions=tuple(tuple(np.flatnonzero(column).tolist()) for column in best.T),
         match_token=tokens[best.argmax(axis=0)] if len(similarities) else np.zeros(len(query), dtype=np.int32),
+        text_score=text_score,
+        gathered_by_text="text" in ways(decision.plan.gather)
+        and bool(text_score)
+        and len(similarities) > 0
+        and (allowed is None or bool(allowed[number])),
     )
 
 
@@ -203,13 +229,18 @@ def best_matches(similarities: NDArray[np.float64]) -> NDArray[np.bool_]:
     return best
 
 
-def find_standing(snapshot: Snapshot, decision: Decision, own_score: float, docno: str) -> Standing:
+def find_standing(
+    snapshot: Snapshot, decision: Decision, own_score: float, own_text: float | None, docno: str
+) -> Standing:
     """Gather and score as `search.find` does, without cutting at k, and count the documents that rank before it."""
-    documents, _, _ = gather(snapshot, decision)
+    documents, _, plan = gather(snapshot, decision)
     scores = score(snapshot, decision.query, documents)
     better = int((scores > own_score).sum())
-    equal = snapshot.docnos(documents[scores == own_score])
+    is_equal = scores == own_score
+    both = None
+    if plan.fuse is not None and plan.words is not None:
+        both = Scores.of(snapshot, plan.words, documents, scores)
+        better, is_equal = 0, is_equal & (both.text == own_text)
+    before = sum(other < docno for other in snapshot.docnos(documents[is_equal]))
     number = snapshot.find(docno)
-    return Standing(
-        better + sum(other < docno for other in equal), len(documents), number is not None and number in documents
-    )
+    return Standing(better + before, len(documents), number is not None and number in documents, both)

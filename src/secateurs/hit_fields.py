@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from .records import Hit
+from .rankings import Hit
 
 
 def chosen_fields(hit: Hit, names: Collection[str] | None) -> dict[str, Any]:
-    """Its docno, score and relevance; and of its text and its metadata what is named, None: everything.
+    """Its docno, scores and relevance; and of its text and its metadata what is named, None: everything.
 
     A name is "text", "metadata" for all of it, or a key of the metadata.
     """
     content: dict[str, Any] = {"docno": hit.docno, "score": hit.score, "relevance": hit.relevance}
+    content |= {"exact_score": hit.exact_score, "text_score": hit.text_score}
     if names is None or "text" in names:
         content["text"] = hit.text
     everything = names is None or "metadata" in names

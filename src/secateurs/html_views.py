@@ -96,14 +96,14 @@ class Viewed:
 
 
 def ranking_html(ranking: Any) -> str:
-    """Of a Ranking. records.py imports this file, so that its classes cannot be named here."""
+    """Of a Ranking. rankings.py imports this file, so that its classes cannot be named here."""
     stats = ranking.stats
     facts = (
         f"{stats.documents_gathered:,} of {stats.documents_in_index:,} documents gathered with "
         f"{stats.embeddings_kept} of {stats.query_embeddings} embeddings, {stats.documents_scored:,} scored, "
         f"{stats.total_milliseconds:.1f} ms"
     )
-    if ranking.plan.gather == "exhaustive":  # no embedding gathered
+    if ranking.plan.gather in ("exhaustive", "text"):  # no embedding gathered
         facts = f"{stats.documents_scored:,} of {stats.documents_in_index:,} documents scored"
     if stats.shards_missing:
         facts += f", {stats.shards_missing} shards could not be reached"
@@ -143,7 +143,10 @@ def _view(*parts: str) -> str:
 def _hit(hit: Any, rank: int | None) -> str:
     marks = hit.viewer.marks(hit.docno, hit.text) if hit.viewer is not None else ()
     place = "" if rank is None else f'<span class="quiet">{rank}</span> '
-    numbers = f'<span class="quiet">score {hit.score:.3f} &middot; relevance {hit.relevance:.2f}</span>'
+    scores = f"score {hit.score:.3f}"
+    if hit.exact_score is not None:  # fused
+        scores += f" &middot; exact score {hit.exact_score:.3f} &middot; BM25 {hit.text_score:.3f}"
+    numbers = f'<span class="quiet">{scores} &middot; relevance {hit.relevance:.2f}</span>'
     head = f'<p>{place}<b dir="auto">{escape(hit.docno)}</b> {numbers}</p>'
     return f'<div class="hit">{head}{_text(hit.text, marks)}{_metadata(hit.metadata)}</div>'
 

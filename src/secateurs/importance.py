@@ -42,7 +42,8 @@ from numpy.typing import NDArray
 
 from .errors import UsageError
 from .frequencies import Frequencies
-from .records import ORDER_NAMES, EncodedText, Order, OrderFunction, OrderName, Positions, TokenKind, check_choice
+from .records import EncodedText, Positions, TokenKind
+from .settings import ORDER_NAMES, Order, OrderFunction, OrderName, check_choice
 
 _RANK_OF_KIND = np.zeros(len(TokenKind), dtype=np.int64)
 _RANK_OF_KIND[TokenKind.WORD] = 0

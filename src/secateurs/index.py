@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import calibration
 from . import search as searching
 from .background import AUTO, Background, choose_background
+from .compiling import compile_kernels
 from .contract import AnyIndex, Documents
 from .corpus import OnBad, with_places
 from .encoders import DEFAULT_MODEL, Encoder, load_encoder
@@ -21,20 +22,22 @@ from .explain import Evidence, Standing, find_evidence, find_standing
 from .frequencies import Frequencies
 from .metadata import to_metadata
 from .records import (
-    DEFAULT_STORE,
-    GATHERERS,
     Changes,
     Document,
     EncodedText,
     Field,
-    GatherName,
-    Merge,
-    SearchSettings,
-    StoreName,
     check_either,
     to_docnos,
 )
 from .search import Decision, OneIndex
+from .settings import (
+    DEFAULT_STORE,
+    GATHERERS,
+    GatherName,
+    Merge,
+    SearchSettings,
+    StoreName,
+)
 from .storage.changes import Writer, writing
 from .storage.check import check_snapshot
 from .storage.compaction import live_documents
@@ -86,7 +89,7 @@ class Index(AnyIndex):
                     (see secateurs.corpus); or matrices of embeddings alone, whose docnos are "0", "1", ...
         encoder     a model's name or folder, an Encoder, or None if every document brings its embeddings
         store       "int8", "int16", "float16" or "residual4": docs/index-format.md compares them
-        gather      ways of gathering to build for: "cells", "faiss" or both; "exhaustive" needs nothing
+        gather      ways of gathering to build for: "cells", "faiss", "text"; "exhaustive" needs nothing
         background  what `rarity` takes as general text: a Background, its name or its file; "auto" is a table of the
                     package if there is one for the encoder's vocabulary; None is no background. The index keeps a copy.
                     Without an encoder, or with one that does not know its vocabulary, "auto" is none, and whether a
@@ -261,7 +264,7 @@ class Index(AnyIndex):
         return self.snapshot.frequencies
 
     def _compile(self) -> None:
-        searching.compile_kernels(self.snapshot)
+        compile_kernels(self.snapshot)
 
     def _documents_encoder(self) -> Encoder | None:
         return self.encoder if self.has_encoder else None
@@ -330,5 +333,7 @@ class _ExplainedIndex(OneIndex):
     def evidence(self, decision: Decision, docno: str) -> Evidence:
         return find_evidence(self.snapshot, decision, docno)
 
-    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> list[Standing]:
-        return [find_standing(self.snapshot, decision, score, docno)]
+    def standings(
+        self, decision: Decision, settings: SearchSettings, score: float, text_score: float | None, docno: str
+    ) -> list[Standing]:
+        return [find_standing(self.snapshot, decision, score, text_score, docno)]

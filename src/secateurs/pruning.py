@@ -10,7 +10,8 @@ from typing import Literal
 
 from .frequencies import Frequencies
 from .importance import order_positions
-from .records import EncodedText, Order, Positions, check_p
+from .records import EncodedText, Positions
+from .settings import Order, check_p
 
 
 def prune(

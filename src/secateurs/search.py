@@ -9,9 +9,7 @@ one snapshot, or in each shard, whose rankings are merged. `judge` adds the rele
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -21,26 +19,32 @@ from numpy.typing import NDArray
 from .cancellation import count_score_work, stop_if_cancelled
 from .costs import Costs, Shape, fit, spend
 from .effort import PLACES, make_plan
-from .errors import DamagedIndexError
 from .frequencies import Frequencies
-from .gather import gatherer
+from .fusion import Scores, best_fused, fetch
+from .gather import check_text, gatherer
+from .gather.bm25 import WordCounts, distinct, weigh_words
+from .gather.text import count_words, split_query
 from .importance import order_positions, worths
 from .pruning import keep
+from .rankings import (
+    Hit,
+    Ranking,
+    SearchStats,
+)
 from .records import (
     EncodedText,
-    GatherName,
-    Hit,
     Positions,
-    Ranking,
-    SearchPlan,
-    SearchSettings,
-    SearchStats,
     TokenKind,
 )
 from .relevance import Curve, relevances
+from .settings import (
+    GatherName,
+    SearchPlan,
+    SearchSettings,
+    ways,
+)
 from .storage.documents import StoredDocument
 from .storage.facets import Counts, check_facets, count_facets, known_facets, ranked_facets
-from .storage.file_names import SUMMARIES
 from .storage.snapshot import Snapshot
 from .threads import in_order
 from .weights import weigh
@@ -75,6 +79,7 @@ class Found(NamedTuple):
     scored: int  # of those, scored exactly
     plan: SearchPlan  # what was done: it differs from the decision's plan after a fallback to exhaustive
     shards_missing: int = 0
+    scores: Scores | None = None  # with fuse: of all that were scored; the hits are then those that can be the best
 
 
 class Searched(Protocol):
@@ -93,6 +98,9 @@ class Searched(Protocol):
         """Of the efforts on the ladder of effort.py."""
 
     def filter(self, settings: SearchSettings) -> Matching: ...
+
+    def count_words(self, words: tuple[str, ...], settings: SearchSettings, matching: Matching) -> WordCounts:
+        """What BM25 must know of the documents whose frequencies count."""
 
     def costs(self) -> Costs:
         """Of a search in the index, or in each shard at the same time."""
@@ -177,6 +185,9 @@ def decide(
     )
     if plan.budget_ms is not None and matching.documents:
         plan = spend(plan, worth, len(query), searched.costs())
+    if "text" in ways(plan.gather) or plan.fuse is not None:
+        words = split_query(query)
+        plan = replace(plan, words=weigh_words(words, searched.count_words(distinct(words), settings, matching)))
     kept = keep(ordered, plan.p)
     watch.lap("prune")
     return Decision(query, plan, ordered, kept, matching)
@@ -186,9 +197,10 @@ def judge(hits: Sequence[Hit], query: EncodedText, plan: SearchPlan, curve: Curv
     """The hits with their relevance, less those below a threshold."""
     least_score = -np.inf if plan.min_score is None else plan.min_score
     least_relevance = plan.min_relevance or 0.0
-    judged = zip(hits, relevances(query, [hit.score for hit in hits], curve), strict=True)
+    exact = [hit.score if hit.exact_score is None else hit.exact_score for hit in hits]
+    judged = zip(hits, relevances(query, exact, curve), strict=True)
     return tuple(
-        Hit(hit.docno, hit.score, hit.text, hit.metadata, relevance)
+        Hit(hit.docno, hit.score, hit.text, hit.metadata, relevance, hit.exact_score, hit.text_score)
         for hit, relevance in judged
         if hit.score >= least_score and relevance >= least_relevance
     )
@@ -216,11 +228,19 @@ class OneIndex:
         of_matching = settings.frequencies == "matching"
         return Matching(filtered.count, filtered.frequencies if of_matching else snapshot.frequencies, filtered.allowed)
 
+    def count_words(self, words: tuple[str, ...], settings: SearchSettings, matching: Matching) -> WordCounts:
+        check_text(self.snapshot.path, settings.gather, self.gatherers)
+        of_matching = settings.frequencies == "matching"
+        return count_words(self.snapshot, words, matching.allowed if of_matching else self.snapshot.live)
+
     def costs(self) -> Costs:
         return costs_of(self.snapshot)
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        return find(self.snapshot, decision, watch)
+        found, plan = find(self.snapshot, decision, watch), decision.plan
+        if found.scores is None:
+            return found
+        return found._replace(hits=best_fused([(found.hits, found.scores)], plan.offset, plan.depth))
 
     def facets(self, settings: SearchSettings, matching: Matching) -> Mapping[str, Counts]:
         check_facets(settings.facets, known_facets(self.snapshot, settings.facets))
@@ -236,11 +256,16 @@ def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:
     """Gather, score and rank."""
     documents, gathered, plan = gather(snapshot, decision)
     watch.lap("gather")
-    scores = score(snapshot, decision.query, documents, decision.ordered, plan.depth)
+    fused = plan.fuse is not None
+    scores = score(snapshot, decision.query, documents, decision.ordered, None if fused else plan.depth)
+    both = Scores.of(snapshot, plan.words, documents, scores) if fused and plan.words is not None else None
     watch.lap("score")
-    hits = rank(snapshot, documents, scores, plan.depth)[plan.offset :]
+    if both is None:
+        hits = rank(snapshot, documents, scores, plan.depth)[plan.offset :]
+    else:
+        hits = fetch(snapshot, documents, both, plan.depth)
     watch.lap("fetch")
-    return Found(tuple(hits), gathered, len(documents), plan)
+    return Found(tuple(hits), gathered, len(documents), plan, scores=both)
 
 
 def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], int, SearchPlan]:
@@ -248,13 +273,14 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
     plan, matching = decision.plan, decision.matching
     if matching.documents == 0:
         return np.empty(0, dtype=np.int64), 0, plan
-    if plan.gather == "cells" and plan.nprobe > snapshot.cells:
+    if "cells" in ways(plan.gather) and plan.nprobe > snapshot.cells:
         each = plan.nprobe_each and tuple(min(nprobe, snapshot.cells) for nprobe in plan.nprobe_each)
         plan = replace(plan, nprobe=snapshot.cells, nprobe_each=each)
     query, kept = decision.query, decision.kept
     documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
-    if plan.where is not None and len(documents) < min(plan.depth, matching.documents):
-        # If fewer than are needed of the matching documents were gathered, score all of them.
+    if plan.where is not None and plan.gather != "text" and len(documents) < min(plan.depth, matching.documents):
+        # If fewer than are needed of the matching documents were gathered, score all of them. By text, the others have
+        # no word of the query.
         plan = replace(plan, gather="exhaustive", nprobe_each=None)
         documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan
@@ -341,35 +367,6 @@ def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
     spend(replace(decision.plan, budget_ms=1.0), np.ones(len(query)), len(query), fitted)
     watch.lap("spend")
     return fitted.plus(watch.laps["spend"])
-
-
-# (store, whether it has cells, whether it has summaries) whose kernels this process has compiled
-_compiled: set[tuple[str, bool, bool]] = set()
-_compiling = Lock()
-
-
-def compile_kernels(snapshot: Snapshot) -> None:
-    """Call every kernel once. The first call compiles it or reads the cache, which no search's time should include."""
-    has_cells = "cells" in snapshot.gatherers
-    manifest = snapshot.manifest  # not the segments, which this would open: it is called before every search
-    has_summaries = has_cells and all(SUMMARIES in record.files for record in manifest.segments if record.embeddings)
-    key = manifest.store, has_cells, has_summaries
-    if key in _compiled or not snapshot.embedded:
-        return
-    with _compiling:
-        if key in _compiled:
-            return
-        dim = manifest.dim
-        kind = TokenKind.SUMMARY if has_summaries else TokenKind.WORD
-        query = EncodedText(np.zeros((1, dim), np.float32), np.zeros(1, np.int32), np.full(1, kind))
-        first, segment = snapshot.embedded[0]
-        documents = np.array([first + int(np.flatnonzero(np.diff(segment.offsets))[0])])
-        with suppress(DamagedIndexError):  # the search that needs what is damaged says so
-            if has_cells:
-                plan = make_plan(SearchSettings(k=1, gather="cells"), np.zeros(1), snapshot.gatherers, len(snapshot))
-                documents, _ = gatherer(snapshot, "cells").gather(query, np.zeros(1, dtype=np.int64), plan)
-            score(snapshot, query, documents[:1], k=1)
-            _compiled.add(key)
 
 
 class Stopwatch:

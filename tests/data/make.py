@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from conftest import random_text
 
 from secateurs import Document, Index
-from secateurs.records import STORES
+from secateurs.settings import STORES
 from secateurs.storage.manifest import FORMAT_VERSION
 
 HERE = Path(__file__).parent

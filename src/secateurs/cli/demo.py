@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import UsageError
-from ..records import SearchSettings
+from ..settings import SearchSettings
 from .demo_printing import Pair, print_demo_summary, print_side_by_side
 from .interruption import changing, is_index
 from .options import whole_number

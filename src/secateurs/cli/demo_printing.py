@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..progress import counted
-from ..records import Ranking
+from ..rankings import Ranking
 from .printing import kept_tokens, printable
 
 _WIDEST = 100  # a wider table is harder to read

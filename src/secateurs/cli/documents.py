@@ -13,7 +13,7 @@ from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
 from ..progress import counted
 from ..queries import read_lines
-from ..records import DEFAULT_STORE
+from ..settings import DEFAULT_STORE
 from .interruption import changing
 from .options import (
     AsJson,
@@ -203,7 +203,7 @@ def delete(
 
 def _delete_where(path: Path, where: str, yes: bool) -> None:
     from ..cluster.search.open_index import open_index
-    from ..records import SearchSettings
+    from ..settings import SearchSettings
 
     opened = open_index(path)
     if not yes:

@@ -1,6 +1,6 @@
 """Arguments and options that several commands have, with the same help texts.
 
-Options whose values are a few words have the Literal types of records.py, but are parsed as any text: SearchSettings
+Options whose values are a few words have the Literal types of settings.py, but are parsed as any text: SearchSettings
 and Index.build check them, with the same message as everywhere. So do numbers that are search settings. A flag has an
 empty metavar, because typer would show its type.
 """
@@ -14,7 +14,17 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from ..errors import UsageError
-from ..records import EffortName, FrequenciesName, GatherName, GatherSetting, Merge, OrderName, StoreName, WeightsName
+from ..settings import (
+    EffortName,
+    FrequenciesName,
+    FuseName,
+    GatherName,
+    GatherSetting,
+    Merge,
+    OrderName,
+    StoreName,
+    WeightsName,
+)
 
 
 def whole_number(text: str) -> int | str:
@@ -63,7 +73,11 @@ OrderOption = Annotated[
 ]
 GatherOption = Annotated[
     GatherSetting,
-    typer.Option(parser=str, metavar="NAME", help="How candidates are found: cells, faiss, exhaustive, or auto."),
+    typer.Option(
+        parser=str,
+        metavar="NAME",
+        help="How candidates are found: cells, faiss, exhaustive, text, cells+text, or auto.",
+    ),
 ]
 KPrime = Annotated[
     int,
@@ -76,7 +90,7 @@ NProbe = Annotated[
     ),
 ]
 Candidates = Annotated[
-    int | None, typer.Option(parser=whole_number, metavar="N", help="cells: documents to score exactly.")
+    int | None, typer.Option(parser=whole_number, metavar="N", help="cells, text: documents to score exactly.")
 ]
 EffortOption = Annotated[
     EffortName,
@@ -113,6 +127,14 @@ WeightsOption = Annotated[
         "--weights",
         metavar="NAME",
         help="What embeddings count for in the score: idf gives rare words more, none gives all the same.",
+    ),
+]
+FuseOption = Annotated[
+    str,
+    typer.Option(
+        "--fuse",
+        metavar="NAME",
+        help="The order of the hits: rrf by the exact score and by BM25, none by the exact score alone.",
     ),
 ]
 MinScore = Annotated[
@@ -180,7 +202,7 @@ StoreOption = Annotated[
 ]
 BuiltGatherers = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss; give the option twice for both."),
+    typer.Option(metavar="NAME", help="What to prepare: cells (the default), faiss, text; once for each."),
 ]
 MergeOption = Annotated[
     str,
@@ -250,6 +272,11 @@ def encoder_settings(given: list[str] | None) -> dict[str, Any]:
 def weights_name(weights: str) -> WeightsName | None:
     """What --weights was given, as SearchSettings takes it and checks it."""
     return None if weights == "none" else cast(WeightsName, weights)
+
+
+def fuse_name(fuse: str) -> FuseName | None:
+    """What --fuse was given, as SearchSettings takes it and checks it."""
+    return None if fuse == "none" else cast(FuseName, fuse)
 
 
 def background_or_none(background: str) -> str | None:

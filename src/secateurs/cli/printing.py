@@ -16,7 +16,8 @@ from rich.text import Text
 from ..encoders.built_in import earlier_layer
 from ..hit_fields import chosen_fields
 from ..progress import counted
-from ..records import Changes, Document, Field, Hit, Ranking, SearchStats, TokenKind
+from ..rankings import Hit, Ranking, SearchStats
+from ..records import Changes, Document, Field, TokenKind
 from ..trec import trec_line
 
 if TYPE_CHECKING:
@@ -284,10 +285,13 @@ def _what_was_done(ranking: Ranking, kept: Sequence[str]) -> str:
     if ranking.plan.gather == "exhaustive":  # no embedding gathered, so none was pruned
         everything = stats.documents_scored == stats.documents_matching  # no shard was missing
         return f"scored all {documents}" if everything else f"scored {stats.documents_scored:,} of {documents}"
+    gathered = f"gathered {stats.documents_gathered:,} of {documents} "
+    if ranking.plan.gather == "text":
+        return f"{gathered}by their words, scored {stats.documents_scored:,}"
+    words = " and by their words" if "text" in ranking.plan.gather else ""
     return (
-        f"gathered {stats.documents_gathered:,} of {documents} "
-        f"with {stats.embeddings_kept} of {stats.query_embeddings} embeddings{kept_tokens(ranking, kept)}, "
-        f"scored {stats.documents_scored:,}"
+        f"{gathered}with {stats.embeddings_kept} of {stats.query_embeddings} embeddings"
+        f"{kept_tokens(ranking, kept)}{words}, scored {stats.documents_scored:,}"
     )
 
 
@@ -340,6 +344,9 @@ def print_explanation(explanation: Explanation, order: str) -> None:
     elif explanation.gathered:
         where = f"gathered, but {explanation.documents_scored:,} others looked better and were scored instead"
     values = f"score {explanation.score:.3f}, relevance {explanation.relevance:.2f}"
+    if explanation.text_score is not None:
+        values += f", BM25 of its words {explanation.text_score:.3f}"
+        where = where.replace("finds it", "finds it, and its words do not either")
     console.print(Text(f"{printable(explanation.docno)}: {values}, {where}"))
 
 

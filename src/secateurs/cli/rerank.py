@@ -11,7 +11,8 @@ import typer
 from ..corpus import read_texts
 from ..encoders import DEFAULT_MODEL
 from ..errors import SecateursError, UsageError
-from ..records import Hit, check_query_text
+from ..rankings import Hit
+from ..records import check_query_text
 from ..trec import trec_line
 from .options import AsJson, AsTrec, EncoderKind, EncoderSettings, Model, SkipBad, encoder_settings, whole_number
 from .printing import SkippedDocuments, print_reranked

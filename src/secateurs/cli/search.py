@@ -10,7 +10,8 @@ import typer
 from ..errors import UsageError
 from ..progress import progress_bar
 from ..queries import read_queries
-from ..records import Hit, Ranking, SearchSettings
+from ..rankings import Hit, Ranking
+from ..settings import SearchSettings
 from .options import (
     AsJson,
     AsTrec,
@@ -20,6 +21,7 @@ from .options import (
     Facets,
     Fields,
     FrequenciesOption,
+    FuseOption,
     GatherOption,
     IndexPath,
     K,
@@ -37,6 +39,7 @@ from .options import (
     Replicas,
     WeightsOption,
     Where,
+    fuse_name,
     names_of,
     number_or_word,
     weights_name,
@@ -74,6 +77,7 @@ def search(
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
     weights: WeightsOption = "none",
+    fuse: FuseOption = "none",
     min_score: MinScore = SearchSettings.min_score,
     min_relevance: MinRelevance = SearchSettings.min_relevance,
     partial: Partial = SearchSettings.partial,
@@ -109,6 +113,7 @@ def search(
         where=where,
         frequencies=frequencies,
         weights=weights_name(weights),
+        fuse=fuse_name(fuse),
         min_score=min_score,
         min_relevance=min_relevance,
         partial=partial,
@@ -157,6 +162,7 @@ def explain(
     where: Where = SearchSettings.where,
     frequencies: FrequenciesOption = SearchSettings.frequencies,
     weights: WeightsOption = "none",
+    fuse: FuseOption = "none",
     as_json: AsJson = False,
 ) -> None:
     """Show token by token why a document has its score, and which embeddings gathered it."""
@@ -175,6 +181,7 @@ def explain(
         where=where,
         frequencies=frequencies,
         weights=weights_name(weights),
+        fuse=fuse_name(fuse),
     )
     explanation = open_index(path).explain(query, docno, **vars(settings))
     if as_json:

@@ -9,7 +9,7 @@ import typer
 from ..background import AUTO
 from ..encoders import DEFAULT_MODEL
 from ..errors import UsageError
-from ..records import DEFAULT_STORE
+from ..settings import DEFAULT_STORE
 from .documents import info
 from .interruption import on_interrupt
 from .options import (

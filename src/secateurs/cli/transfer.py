@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ..progress import counted
-from ..records import StoreName
+from ..settings import StoreName
 from .interruption import changing
 from .options import BuiltGatherers, IndexPath, MergeOption, PoolOption, gatherer_names, merge_threshold
 from .printing import SkippedDocuments, print_built

@@ -34,7 +34,8 @@ from ..cancellation import stop_if_cancelled
 from ..kernels.cell_scores import add_points, add_summary_points, packed_width, take_points
 from ..kernels.probing import Centroids
 from ..kernels.simd import round_query
-from ..records import EncodedText, Positions, SearchPlan, TokenKind
+from ..records import EncodedText, Positions, TokenKind
+from ..settings import SearchPlan
 from ..storage.cell_lists import CellLists
 from ..storage.snapshot import Snapshot
 from ..threads import usable_cores
@@ -91,19 +92,33 @@ class CellGatherer:
     def gather(
         self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], int]:
+        with self.find(query, kept, plan, allowed) as keys:
+            return self.best(keys, plan.candidates), len(keys)
+
+    @contextmanager
+    def find(
+        self, query: EncodedText, kept: Positions, plan: SearchPlan, allowed: NDArray[np.bool_] | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """A key for each document that a kept embedding finds; they may be read inside this context."""
         if len(kept) == 0:
-            return np.empty(0, dtype=np.int64), 0
+            yield np.empty(0, dtype=np.int64)
+            return
         nprobe = np.minimum(plan.nprobe_each or [plan.nprobe] * len(kept), self._centroids.count)
         batches, summary = self._probe(query, kept, nprobe)
         with self._workspaces.borrow(self._documents) as (sums, found):
             gathered = 0
             for segment in self._segments:
                 gathered += self._add_segment(segment, batches, summary, sums, found[gathered:], allowed)
-            keys = found[:gathered]
-            if gathered > plan.candidates:
-                keys = np.partition(keys, gathered - plan.candidates)[gathered - plan.candidates :]
-            keys = np.sort(keys)[::-1]  # best first; equal sums by number
-        return self._documents - 1 - (keys & 0xFFFFFFFF), gathered
+            yield found[:gathered]
+
+    def best(self, keys: NDArray[np.int64], candidates: int) -> NDArray[np.int64]:
+        """The numbers of the documents with the highest keys, best first; equal sums by number."""
+        if len(keys) > candidates:
+            keys = np.partition(keys, len(keys) - candidates)[len(keys) - candidates :]
+        return self.numbers(np.sort(keys)[::-1])
+
+    def numbers(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self._documents - 1 - (keys & 0xFFFFFFFF)
 
     def _probe(
         self, query: EncodedText, kept: Positions, nprobe: NDArray[np.int64]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..records import EncodedText, Positions, SearchPlan
+from ..records import EncodedText, Positions
+from ..settings import SearchPlan
 from ..storage.snapshot import Snapshot
 
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from ..cancellation import stop_if_cancelled
 from ..errors import require
-from ..records import EncodedText, Positions, SearchPlan
+from ..records import EncodedText, Positions
+from ..settings import SearchPlan
 from ..storage.snapshot import Snapshot
 
 

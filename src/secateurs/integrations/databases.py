@@ -17,7 +17,8 @@ from ..errors import UsageError
 from ..frequencies import Frequencies
 from ..kernels.maxsim import FloatQuery, score
 from ..pruning import prune
-from ..records import EncodedText, Order, Positions, SearchSettings
+from ..records import EncodedText, Positions
+from ..settings import Order, SearchSettings
 
 
 class ScoredDocument(NamedTuple):

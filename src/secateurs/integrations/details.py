@@ -8,8 +8,10 @@ from typing import Any
 
 from ..contract import AnyIndex
 from ..matches import find_matches
-from ..records import EncodedText, Hit, SearchSettings
+from ..rankings import Hit
+from ..records import EncodedText
 from ..reranking import RerankedText
+from ..settings import SearchSettings
 
 ADDED = ("docno", "score", "relevance", "explanation", "highlights")  # keys of metadata
 

@@ -22,7 +22,7 @@ from ..errors import DuplicateDocumentError as InIndexAlreadyError
 from ..errors import UsageError, require
 from ..index import Index
 from ..records import Document as IndexedDocument
-from ..records import SearchSettings
+from ..settings import SearchSettings
 from ..storage.snapshot import Snapshot
 from .details import search_with_details
 from .haystack_filters import to_where

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from ..errors import UsageError, require
 from ..frequencies import Frequencies
-from ..records import EncodedText, Order
+from ..records import EncodedText
+from ..settings import Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
 require("lancedb", "lancedb")  # says which pip line is missing, where the imports below would only fail

@@ -8,15 +8,16 @@ from typing import Any, Literal, Self
 from ..contract import AnyIndex
 from ..encoders import Encoder, load_encoder
 from ..errors import require
-from ..records import (
+from ..reranking import rerank
+from ..settings import (
     EffortName,
     FrequenciesName,
+    FuseName,
     GatherSetting,
     Order,
     SearchSettings,
     WeightsName,
 )
-from ..reranking import rerank
 from .details import reranked_details, search_with_details
 
 require("langchain_core", "langchain")  # says which pip line is missing, where the imports below would only fail
@@ -53,6 +54,7 @@ class SecateursRetriever(BaseRetriever):
     where: str | None = SearchSettings.where
     frequencies: FrequenciesName = SearchSettings.frequencies
     weights: WeightsName | None = SearchSettings.weights
+    fuse: FuseName | None = SearchSettings.fuse
     min_score: float | None = SearchSettings.min_score
     min_relevance: float | None = SearchSettings.min_relevance
     partial: bool = SearchSettings.partial

@@ -8,8 +8,8 @@ from typing import Any
 from ..contract import AnyIndex
 from ..encoders import Encoder, load_encoder
 from ..errors import UsageError, require
-from ..records import SearchSettings
 from ..reranking import rerank
+from ..settings import SearchSettings
 from .details import ADDED, reranked_details, search_with_details
 
 require("llama_index.core", "llama-index")  # says which pip line is missing, where the imports below would only fail

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 from ..contract import AnyIndex
 from ..errors import SecateursError, ShardsMissingError, UsageError, require
-from ..records import EffortName, SearchSettings
+from ..settings import EffortName, SearchSettings
 from ..version import __version__
 from .excerpts import excerpt_start
 

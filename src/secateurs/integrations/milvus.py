@@ -13,7 +13,8 @@ import numpy as np
 
 from ..errors import UsageError, require
 from ..frequencies import Frequencies
-from ..records import EncodedText, Order
+from ..records import EncodedText
+from ..settings import Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
 require("pymilvus", "milvus")  # says which pip line is missing, where the imports below would only fail

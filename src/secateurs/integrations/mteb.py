@@ -12,7 +12,8 @@ from typing import Any
 from ..encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ..errors import UsageError, require
 from ..index import Index
-from ..records import DEFAULT_STORE, Document, EncodedText, SearchSettings, StoreName, is_blank
+from ..records import Document, EncodedText, is_blank
+from ..settings import DEFAULT_STORE, SearchSettings, StoreName
 
 require("mteb", "mteb")  # says which pip line is missing, where the imports below would only fail
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError, require
 from ..index import Index
-from ..records import DEFAULT_STORE, Document, EncodedText, SearchSettings, StoreName, to_docnos
+from ..records import Document, EncodedText, to_docnos
+from ..settings import DEFAULT_STORE, SearchSettings, StoreName
 
 require("pylate", "pylate")  # says which pip line is missing, where the imports below would only fail
 

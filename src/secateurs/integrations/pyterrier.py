@@ -30,7 +30,8 @@ from ..effort import make_plan
 from ..errors import UsageError, require
 from ..frequencies import Frequencies
 from ..index import Index
-from ..records import Document, EncodedText, OrderFunction, Positions, SearchSettings
+from ..records import Document, EncodedText, Positions
+from ..settings import OrderFunction, SearchSettings
 from ..threads import in_order
 
 require("pyterrier", "pyterrier")  # says which pip line is missing, where the imports below would only fail
@@ -242,9 +243,18 @@ def _queries(frame: pd.DataFrame) -> list[str | EncodedText]:
     """The query of each row: encoded if the frame brings that, else its text."""
     if set(ENCODED) <= set(frame):
         given = frame[WEIGHTS] if WEIGHTS in frame else [None] * len(frame)
+        texts = frame["query"] if "query" in frame else [None] * len(frame)
         return [
-            EncodedText(embeddings, token_ids, token_kinds, weights=None if _is_missing(weights) else weights)
-            for embeddings, token_ids, token_kinds, weights in zip(*(frame[n] for n in ENCODED), given, strict=True)
+            EncodedText(
+                embeddings,
+                token_ids,
+                token_kinds,
+                weights=None if _is_missing(weights) else weights,
+                text=text if isinstance(text, str) else None,
+            )
+            for embeddings, token_ids, token_kinds, weights, text in zip(
+                *(frame[n] for n in ENCODED), given, texts, strict=True
+            )
         ]
     for query in frame["query"]:
         if not isinstance(query, str):

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..errors import SecateursError, UsageError, require
 from ..frequencies import Frequencies
-from ..records import EncodedText, Order
+from ..records import EncodedText
+from ..settings import Order
 from .databases import ScoredDocument, best_documents, gathering_positions
 
 require("voyager", "voyager")  # says which pip line is missing, where the imports below would only fail

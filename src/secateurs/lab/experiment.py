@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import UsageError
 from ..index import Index
 from ..progress import progress_bar
-from ..records import SearchSettings
+from ..settings import SearchSettings
 from ..version import __version__
 from .measures import Hits, Measures, ranked
 from .provenance import provenance

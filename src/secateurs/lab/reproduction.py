@@ -18,7 +18,7 @@ from ..corpus import IR_DATASETS
 from ..encoders import load_encoder, load_recorded
 from ..errors import SecateursError, UsageError, require
 from ..index import Index
-from ..records import GatherName
+from ..settings import GatherName
 from .built_in_collections import built_in_collection
 from .expectations import Verdict, check_expectations, kind_of, resolve
 from .experiment import evaluate

@@ -12,13 +12,13 @@ from math import prod
 from typing import Any
 
 from ..errors import UsageError
-from ..records import SearchSettings
+from ..settings import SearchSettings
 
 DEPTH = 1000  # hits per query, as in the paper: AP and R@1000 look that deep
 _MOST_SETTINGS = 10_000
 _THRESHOLDS = ("min_score", "min_relevance")
 # What None means; of all other settings, that the effort decides.
-_NONE = {"p": "all", **dict.fromkeys(("weights", *_THRESHOLDS), "none")}
+_NONE = {"p": "all", **dict.fromkeys(("weights", "fuse", *_THRESHOLDS), "none")}
 _FREE_TEXT = ("where",)  # a condition may have commas and colons in it
 _NOT_SWEPT = ("partial", "offset", "facets")  # an experiment measures whole rankings
 _NAMES = tuple(field.name for field in fields(SearchSettings) if field.name not in _NOT_SWEPT)
@@ -93,7 +93,7 @@ def parse_settings(text: str) -> dict[str, Any]:
 
 
 def parse_value(name: str, word: str) -> Any:
-    """As on the command line: a number, a word, `all` for p, `none` for weights or thresholds, `auto` if left open."""
+    """As on the command line: a number, a word, `all` for p, `none` for what may be None, `auto` if left open."""
     word = word.strip()
     if _NONE.get(name) == word == "none":
         return None

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from ..errors import SecateursError
 from ..index import Index
-from ..records import EncodedText, SearchSettings
+from ..records import EncodedText
+from ..settings import SearchSettings
 from .measures import Hits
 from .sweeps import plain, plain_word
 

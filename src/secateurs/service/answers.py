@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ..records import SearchStats
+from ..rankings import SearchStats
 
 
 class Highlight(BaseModel):
@@ -45,6 +45,8 @@ class HitAnswer(BaseModel):
     docno: str
     score: float
     relevance: float = Field(description="From 0 to 1, to compare between queries")
+    exact_score: float | None = Field(description="With fuse, where score is the fused score; else null")
+    text_score: float | None = Field(description="With fuse: BM25 of the query's words; else null")
     text: str | None = Field(default=None, description="Null if `fields` does not name it")
     metadata: dict[str, Any] = Field(description="All of it, or what the document has of the keys that `fields` names")
     highlights: list[Highlight] | None = Field(
@@ -107,6 +109,7 @@ class ExplainAnswer(BaseModel):
     score: float | None = Field(description="The sum of weight x similarity over the tokens")
     relevance: float = Field(description="As that of a hit")
     gathered: bool
+    text_score: float | None = Field(description="BM25 of the query's words; null unless gather is text or cells+text")
     rank: int | None
     documents_scored: int
     tokens: list[TokenMatch]

@@ -27,9 +27,10 @@ from .colbertv2 import ColBERTv2Answer
 from .keys import ApiKeys
 from .limits import Limits
 from .openapi import KEY_NEEDED, answers_with, describe, takes
+from .parsing import check_hits, parse, to_changes, to_documents, to_query, to_settings
 from .problems import Problem, on_http_error, on_invalid_request, on_problem
 from .request_work import SMALL_BODY, Allowance, LargeRequestError
-from .requests import RequestModels, check_hits, parse, to_changes, to_documents, to_query, to_settings
+from .requests import RequestModels
 from .served_encoders import ServedEncoders
 from .served_index import ServedIndex
 from .workers import Workers

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from ..errors import UsageError
-from ..records import SearchSettings
+from ..settings import SearchSettings
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 10

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from ..cancellation import ScoreWorkError, score_work_up_to
-from ..records import EncodedText, SearchPlan
+from ..records import EncodedText
 from ..search import Decision
+from ..settings import SearchPlan
 from .limits import Limits
 from .problems import Problem
 
@@ -59,8 +60,11 @@ class Work(NamedTuple):
             return cls(plan, 0, 0, 0)
         if plan.gather == "exhaustive":
             return cls(plan, plan.depth, 0, matching * query_embeddings)
+        if plan.gather == "text":  # no embedding gathers
+            return cls(plan, plan.depth, 0, min(plan.candidates * shards, matching) * query_embeddings)
         cells = (sum(plan.nprobe_each) if plan.nprobe_each else kept * plan.nprobe) * shards
-        scored = plan.candidates if plan.gather == "cells" else kept * plan.k_prime
+        by_effort = {"cells": plan.candidates, "cells+text": 2 * plan.candidates}
+        scored = by_effort.get(plan.gather, kept * plan.k_prime)
         # Under a filter, a search that gathers fewer than k documents scores every matching document. This is expected
         # if the cells that are looked into, with a document each, hold fewer than k matching documents.
         if plan.where is not None and cells * matching < plan.depth * documents:

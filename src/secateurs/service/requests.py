@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 
-from ..corpus import DOCNO_FIELDS, TEXT_FIELDS, BadDocumentError, check_metadata, to_document
-from ..errors import UsageError
+from ..corpus import DOCNO_FIELDS, TEXT_FIELDS
 from ..records import (
+    TokenKind,
+)
+from ..settings import (
     EFFORTS,
     FREQUENCIES,
-    GATHERERS,
+    FUSES,
+    GATHER_SETTINGS,
     MOST_FACETS,
     ORDER_NAMES,
     WEIGHTS,
-    Document,
-    EncodedText,
     SearchSettings,
-    TokenKind,
 )
 from .limits import Limits
-from .problems import Problem
 
 SETTINGS = tuple(field.name for field in fields(SearchSettings))
 _MOST_FIELDS = 100  # of a hit, by name
@@ -43,12 +39,13 @@ _MEANINGS = {
     "gather": "How candidates are found; auto is the best that the index is prepared for",
     "k_prime": "faiss: nearest document embeddings per kept query embedding",
     "nprobe": "Cells, or partitions of faiss, that a kept query embedding looks into; by effort if left out",
-    "candidates": "cells: documents that are scored exactly; by effort if left out",
+    "candidates": "cells, text: documents that are scored exactly, of each of the two; by effort if left out",
     "effort": "What p, gather, nprobe and candidates follow where they are left open",
     "budget_ms": "cells: milliseconds that the search may take after encoding; chooses p, nprobe and candidates",
     "where": "Only documents whose metadata fulfil this, for example: year >= 2020 and lang = 'en'",
     "frequencies": "Whose token frequencies the order and the weights go by: of the collection, or of what matches",
     "weights": "What query embeddings count for in the score: idf gives rare words more; none (or null): all the same",
+    "fuse": "rrf orders hits by reciprocal ranks, by the exact score and by BM25; none (or null): by the exact score",
     "min_score": "Leave out hits with a lower score; null: none",
     "min_relevance": "Leave out hits with a lower relevance: from 0 to 1, to compare between queries; null: none",
     "facets": "Keys of the metadata: how many of the documents that match the filter have each of their values",
@@ -171,7 +168,7 @@ class _SearchBody(_Body):
         given = [name for name in ("query", "queries", "embeddings") if getattr(self, name, None) is not None]
         if len(given) != 1:
             raise ValueError("give either query, or queries, or embeddings with token_ids and token_kinds")
-        if given != ["embeddings"] and _has_tokens(self):
+        if given != ["embeddings"] and has_tokens(self):
             raise ValueError("token_ids and token_kinds belong to embeddings, not to a query")
         if given != ["embeddings"] and getattr(self, "embedding_weights", None) is not None:
             raise ValueError("embedding_weights belong to embeddings, not to a query")
@@ -231,126 +228,8 @@ class _Metadata(BaseModel):
     docno: Annotated[str, Field(min_length=1, description="The document")]
 
 
-def parse(model: type[BaseModel], body: bytes) -> Any:
-    """A body as a model. It may be large, so that this runs on a thread, not on the event loop."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Problem(400, "the body is not JSON") from error
-    try:
-        return model.model_validate(content)
-    except ValidationError as error:
-        raise Problem.of_findings([(item["loc"] or ("body",), item) for item in error.errors()]) from error
-
-
-def to_settings(request: BaseModel) -> dict[str, Any]:
-    """The search settings of a request, as Index.search takes them."""
-    settings = {name: getattr(request, name) for name in SETTINGS if hasattr(request, name)}
-    if settings.get("p") == "all":
-        settings["p"] = None
-    if settings.get("weights") == "none":
-        settings["weights"] = None
-    return settings
-
-
-def check_hits(limits: Limits, settings: Mapping[str, Any], queries: int = 1) -> None:
-    """The limit on k is for all hits that are found: those that an offset leaves out, and those of all queries."""
-    k, offset = settings["k"], settings.get("offset", 0)
-    if (k + offset) * queries > limits.k:
-        found = f"{queries:,} queries x {k + offset:,} hits" if queries > 1 else f"k + offset = {k + offset:,}"
-        field = "queries" if queries > 1 else "offset"
-        raise Problem.of_field(field, f"too many hits: {found}, at most {limits.k:,} are allowed")
-
-
-def to_query(request: Any) -> str | EncodedText:
-    """The text, or the embeddings, of a search request."""
-    if request.query is not None:
-        return str(request.query)
-    return _to_encoded(request, "")
-
-
-def to_documents(request: Any) -> list[Document]:
-    """As Index.add takes them. `to_document` decides what a document is, as it does for the library."""
-    documents = []
-    for number, item in enumerate(request.documents):
-        place = f"documents.{number}"
-        if item.embeddings is None and _has_tokens(item):
-            raise Problem.of_field(f"{place}.embeddings", "are missing: token_ids and token_kinds belong to them")
-        fields = dict(item.model_extra or {})
-        try:
-            if item.embeddings is None:
-                documents.append(to_document(fields))
-            else:
-                documents.append(_with_embeddings(fields, _to_encoded(item, f"{place}.")))
-        except BadDocumentError as error:
-            raise _bad_document(place, fields, error) from error
-    return documents
-
-
-def to_changes(request: Any) -> dict[str, dict[str, Any]]:
-    """Changes of metadata by docno, as Index.update_metadata takes them."""
-    changes: dict[str, dict[str, Any]] = {}
-    for number, item in enumerate(request.documents):
-        place, keys = f"documents.{number}", dict(item.model_extra or {})
-        if item.docno in changes:
-            raise Problem.of_field(f"{place}.docno", f"{item.docno!r} is there twice")
-        if _given(keys, TEXT_FIELDS) is not None:
-            raise Problem.of_field(f"{place}.{_given(keys, TEXT_FIELDS)}", "a text cannot be changed alone: use PUT")
-        try:
-            check_metadata(item.docno, keys)
-        except BadDocumentError as error:
-            raise Problem.of_field(place, f"{error!s:.200}") from error
-        changes[item.docno] = keys
-    return changes
-
-
-def _with_embeddings(fields: dict[str, Any], encoded: EncodedText) -> Document:
-    """A document that brings its embeddings. Its text is only shown, so that it may be missing or empty."""
-    text_field = _given(fields, TEXT_FIELDS) or TEXT_FIELDS[0]
-    # A mapping needs a text, so it is read with a stand-in first; then `to_document` checks the text itself.
-    named = to_document({**fields, text_field: "-"})
-    return to_document(Document(named.docno, fields.get(text_field, ""), named.metadata, encoded))
-
-
-def _bad_document(place: str, fields: dict[str, Any], error: BadDocumentError) -> Problem:
-    """The library's message names the field that is wrong. Values may be long, so that it is cut."""
-    names = {"docno": DOCNO_FIELDS, "text": TEXT_FIELDS}
-    found = re.search(r"\b(docno|text|metadata)\b", str(error))
-    if found is None or found[1] not in names:
-        return Problem.of_field(place, f"{error!s:.200}")
-    given = _given(fields, names[found[1]])
-    if given is None:
-        return Problem.of_field(f"{place}.{found[1]}", f"is missing: give one of {', '.join(names[found[1]])}")
-    return Problem.of_field(f"{place}.{given}", f"{error!s:.200}")
-
-
-def _given(fields: dict[str, Any], names: Sequence[str]) -> str | None:
-    """The name under which the document has it: `to_document` takes the first as well."""
-    return next((name for name in names if name in fields), None)
-
-
-def _has_tokens(item: Any) -> bool:
+def has_tokens(item: Any) -> bool:
     return item.token_ids is not None or item.token_kinds is not None
-
-
-def _to_encoded(item: Any, place: str) -> EncodedText:
-    for name in ("token_ids", "token_kinds"):
-        if getattr(item, name) is None:
-            raise Problem.of_field(place + name, "is missing: there must be an entry for each embedding")
-    try:
-        encoded = EncodedText(item.embeddings, item.token_ids, item.token_kinds)
-    except UsageError as error:
-        field = next((name for name in ("token_ids", "token_kinds") if str(error).startswith(name)), "embeddings")
-        raise Problem.of_field(place + field, str(error).removeprefix(f"{field}: ")) from error
-    except ValueError as error:  # rows of unequal length
-        raise Problem.of_field(
-            place + "embeddings", "the rows do not all have the same number of dimensions"
-        ) from error
-    weights = getattr(item, "embedding_weights", None)  # only a query has them
-    if weights is not None and len(weights) != len(encoded):
-        message = f"must have one entry per embedding: {len(encoded)} embeddings, {len(weights)} weights"
-        raise Problem.of_field(place + "embedding_weights", message)
-    return encoded if weights is None else replace(encoded, weights=weights)
 
 
 def _settings(limits: Limits) -> dict[str, Any]:
@@ -363,7 +242,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "offset": Annotated[int, Field(ge=0, le=limits.k)],
         "p": up_to(limits.p) | Literal["auto", "all"] | None,
         "order": _one_of(*ORDER_NAMES),
-        "gather": _one_of("auto", *GATHERERS),
+        "gather": _one_of(*GATHER_SETTINGS),
         "k_prime": up_to(limits.candidates),
         "nprobe": up_to(limits.nprobe) | None,
         "candidates": up_to(limits.candidates) | None,
@@ -372,6 +251,7 @@ def _settings(limits: Limits) -> dict[str, Any]:
         "facets": _listed(str, MOST_FACETS),
         "budget_ms": Annotated[float, Field(gt=0, le=_LONGEST_BUDGET)] | None,
         "weights": _one_of(*WEIGHTS, "none") | None,
+        "fuse": _one_of(*FUSES, "none") | None,
         "min_score": Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)] | None,
         "min_relevance": Annotated[float, Field(ge=0, le=1)] | None,
     }

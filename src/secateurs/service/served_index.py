@@ -19,9 +19,11 @@ from ..contract import AnyIndex
 from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..hit_fields import chosen_fields
 from ..importance import word_rarity
-from ..records import Document, EncodedText, Hit, Ranking, SearchSettings, TokenKind
+from ..rankings import Hit, Ranking
+from ..records import Document, EncodedText, TokenKind
 from ..refresh import ThrottledRefresh
 from ..search import Decision, decide
+from ..settings import SearchSettings, ways
 from .answers import (
     ChangesAnswer,
     CurveAnswer,
@@ -44,6 +46,7 @@ from .limits import Limits
 from .metrics import Metrics
 from .problems import Problem
 from .request_work import Allowance, Work
+from .written_documents import check_documents, conflict
 
 _CACHE_BYTES = 16 << 20  # about 1,300 queries of 32 embeddings
 _MOST_POINTS = 32
@@ -159,6 +162,7 @@ class ServedIndex:
             score=explanation.score if np.isfinite(explanation.score) else None,
             relevance=explanation.relevance,
             gathered=explanation.gathered,
+            text_score=explanation.text_score,
             rank=explanation.rank,
             documents_scored=explanation.documents_scored,
             tokens=[
@@ -184,7 +188,10 @@ class ServedIndex:
         for p in np.unique(np.linspace(1, count, min(count, most)).round().astype(int)).tolist():
             stop_if_cancelled()
             runs = [full]
-            if full.plan.gather != "exhaustive":  # there p changes nothing, and searching again would only take time
+            if full.plan.gather not in (
+                "exhaustive",
+                "text",
+            ):  # there p changes nothing, and searching again would only take time
                 runs = [self._search(encoded, {**settings, "p": p}) for _ in range(_RUNS)]
             pruned = runs[0]
             stats = pruned.stats
@@ -264,7 +271,7 @@ class ServedIndex:
     def _points_within(self, limits: Limits, query: EncodedText, unpruned: Mapping[str, Any]) -> int:
         """How many points of a curve the limits allow: two at least, or it is refused."""
         work = self._estimate(query, unpruned)
-        if work.gather == 0:  # exhaustive, so that there is one search
+        if work.gather == 0:  # exhaustive or text, so that there is one search
             work.check(limits, unpruned)
             return _MOST_POINTS
         # Beside the unpruned search each point is searched _RUNS times, with half of the embeddings on average.
@@ -277,50 +284,25 @@ class ServedIndex:
         """Refuse what the library would refuse with the name of a folder in its message."""
         self._refresh()
         gather = settings.get("gather", SearchSettings.gather)
-        if gather not in ("auto", *self.index.gatherers):
+        if gather != "auto" and not ways(gather) <= set(self.index.gatherers):
             raise Problem.of_field("gather", f"{self.name} is prepared for {', '.join(self.index.gatherers)} only")
+        fuse = settings.get("fuse")
+        if fuse is not None and "text" not in self.index.gatherers:
+            raise Problem.of_field("fuse", f"{self.name} is not prepared for text")
+        if ("text" in ways(gather) or fuse is not None) and not isinstance(query, str):
+            field = "gather" if "text" in ways(gather) else "fuse"
+            raise Problem.of_field(field, "needs the text of the query: send query instead of embeddings")
         if isinstance(query, str) and not self.index.has_encoder:
             raise Problem.of_field(place, f"{self.name} was built without an encoder: search with embeddings")
 
-    def _check_documents(self, documents: Sequence[Document]) -> None:
-        dim = self.index.dim
-        for number, document in enumerate(documents):
-            wrong = None
-            if self.index.has_encoder and document.encoded is not None:
-                wrong = "come from the encoder of this index: send the text only"
-            elif not self.index.has_encoder and document.encoded is None:
-                wrong = "are missing: this index was built without an encoder"
-            elif document.encoded is not None and len(document.encoded):
-                width = document.encoded.embeddings.shape[1]
-                dim = dim or width  # an empty index takes the dimensions of its first document
-                if width != dim:
-                    wrong = f"have {width} dimensions, those of the index {dim}"
-            if wrong:
-                raise Problem.of_field(f"documents.{number}.embeddings", wrong)
-
     def _write(self, documents: Sequence[Document], replacing: bool) -> ChangesAnswer:
-        self._check_documents(documents)
+        check_documents(self.index, documents)
         write = self.index.update if replacing else self.index.add
         with self._writing:
             try:
                 return ChangesAnswer(**asdict(write(documents, progress=False)))
             except DuplicateDocumentError as error:
-                raise self._conflict(documents, replacing) from error
-
-    def _conflict(self, documents: Sequence[Document], replacing: bool) -> Problem:
-        """The first docno that is twice among the documents or, when they are added, in the index already."""
-        places: dict[str, str] = {}
-        for number, document in enumerate(documents):
-            place = f"documents.{number}"
-            if not replacing and document.docno in self.index:
-                message = f"{document.docno!r} is in the index already: to replace it, send it with PUT"
-            elif document.docno in places:
-                message = f"{document.docno!r} is already that of {places[document.docno]}"
-            else:
-                places[document.docno] = place
-                continue
-            return Problem.of_field(f"{place}.docno", message, status=409)
-        return Problem.of_field("documents", "a docno is in the index already", status=409)
+                raise conflict(self.index, documents, replacing) from error
 
     def _encode(
         self, query: str | EncodedText, settings: Mapping[str, Any], allowed: Allowance, place: str = "query"

@@ -62,6 +62,8 @@ def _disagreements(snapshot: Snapshot, record: SegmentRecord, segment: Segment) 
     for name in ("token_ids", "collection", "document"):
         if not np.array_equal(getattr(counted, name), getattr(segment.frequencies, name)):
             yield "the frequencies are not those of its tokens"
+    if "text" in snapshot.manifest.gather and len(segment.documents.lengths) != record.documents:
+        yield "the words are not those of its documents"
     if "cells" in snapshot.manifest.gather and record.embeddings:
         listed = segment.lists.documents
         if snapshot.codebook.centroids is None or len(segment.lists.offsets) != len(snapshot.codebook.centroids) + 1:

@@ -33,7 +33,7 @@ from . import cell_lists
 from .cell_lists import CellLists
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .codebooks import CodebookContent
-from .documents import DocumentWriter
+from .document_writer import DocumentWriter
 from .documents import StoredDocument as DocumentRow
 from .file_names import DOCUMENTS
 from .files import new_array
@@ -176,7 +176,7 @@ def copy(
     All is copied but the metadata, which is what `metadata_of` makes of a document.
     """
     folder.mkdir(parents=True)
-    cut = _copy_documents(folder, chosen, metadata_of)
+    cut = _copy_documents(folder, chosen, metadata_of, recipe.has_text)
     parts = [(segment, *rows_of(segment.offsets, numbers)) for segment, numbers in chosen]
     lengths = [np.diff(offsets) for _, _, offsets in parts]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
@@ -278,9 +278,10 @@ def _copy_documents(
     folder: Path,
     chosen: Sequence[tuple[Segment, NDArray[np.int64]]],
     metadata_of: Callable[[DocumentRow], Mapping[str, Any]],
+    has_words: bool,
 ) -> int:
     """Into a new database; give how many of them were cut."""
-    writer = DocumentWriter(folder / DOCUMENTS)
+    writer = DocumentWriter(folder / DOCUMENTS, has_words)
     cut_documents = 0
     try:
         for segment, numbers in chosen:
@@ -289,6 +290,7 @@ def _copy_documents(
                 for stored, cut in segment.documents.get_with_cut(block):
                     writer.add(stored.docno, stored.text, metadata_of(stored), cut)
                     cut_documents += cut > 0
+        writer.finish()
     finally:
         writer.close()
     return cut_documents

@@ -1,8 +1,9 @@
-"""Docnos, texts and metadata of one segment, in SQLite: written once, then only read.
+"""Docnos, texts and metadata of one segment, in SQLite: written once (document_writer.py), then only read.
 
     documents   number, docno, text, metadata (JSON), cut (tokens beyond the encoder's limit), checksum of the row
     keys        every key of the metadata, also one whose value is null
     facts       every value of the metadata, so that a filter finds its documents without reading the others
+    words, lengths   if the index was built for gather="text": see words.py
 
 A number in `facts` is a number, a text a text, true and false are one-byte blobs: SQLite orders these three apart. A
 list has one fact per entry; an object inside the metadata has facts under "outer.inner"; both have one more that says
@@ -18,7 +19,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, overload
 
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from .files import REMEDY
+from .words import NO_POSTINGS, Postings, read_lengths, read_postings
 
 _VALUES_PER_STATEMENT = 500  # SQLite's smallest limit on variables is 999
 _VALUES_AT_ONCE = 5_000  # whose documents are counted
@@ -56,80 +58,6 @@ class StoredDocument(NamedTuple):
     docno: str
     text: str
     metadata: Mapping[str, Any]
-
-
-class DocumentWriter:
-    """Documents get the numbers 0, 1, 2, ... in the order in which they come."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._keys: dict[str, int] = {}
-        self._count = 0
-        self._closed = False
-        with self._no_room_is_an_error():
-            self._connection = sqlite3.connect(path, isolation_level=None)
-            # A segment that is interrupted is removed whole, so its database needs no journal.
-            self._connection.execute("PRAGMA journal_mode = OFF")
-            self._connection.execute("PRAGMA synchronous = OFF")
-            self._connection.executescript(
-                """
-                CREATE TABLE documents (number INTEGER PRIMARY KEY, docno TEXT NOT NULL UNIQUE, text TEXT NOT NULL,
-                                        metadata TEXT NOT NULL, cut INTEGER NOT NULL, checksum INTEGER NOT NULL);
-                CREATE TABLE keys (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE);
-                CREATE TABLE facts (key INTEGER NOT NULL, value NOT NULL, number INTEGER NOT NULL,
-                                    PRIMARY KEY (key, value, number)) WITHOUT ROWID;
-                BEGIN;
-                """
-            )
-
-    @contextmanager
-    def _no_room_is_an_error(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise SecateursError(f"{self._path} cannot be written ({error})") from error
-
-    def add(self, docno: str, text: str, metadata: Mapping[str, Any], cut: int = 0) -> int | None:
-        """None, or the number of the earlier document that has this docno already."""
-        packed = json.dumps(dict(metadata), ensure_ascii=False)
-        row = (self._count, docno, text, packed, cut, row_checksum(self._count, docno, text, packed, cut))
-        with self._no_room_is_an_error():
-            try:
-                self._connection.execute("INSERT INTO documents VALUES (?, ?, ?, ?, ?, ?)", row)
-            except sqlite3.IntegrityError:
-                found = self._connection.execute("SELECT number FROM documents WHERE docno = ?", (docno,)).fetchone()
-                return int(found[0])
-            facts = {(self._key(key), stored(value)) for key, value in values_of(json.loads(packed))}
-            self._connection.executemany(
-                "INSERT INTO facts VALUES (?, ?, ?)",
-                [(key, value, self._count) for key, value in facts if value is not None],
-            )
-        self._count += 1
-        return None
-
-    def mark_cut(self, number: int, cut: int) -> None:
-        with self._no_room_is_an_error():
-            statement = "SELECT docno, text, metadata FROM documents WHERE number = ?"
-            docno, text, packed = self._connection.execute(statement, (number,)).fetchone()
-            checksum = row_checksum(number, docno, text, packed, cut)
-            self._connection.execute(
-                "UPDATE documents SET cut = ?, checksum = ? WHERE number = ?", (cut, checksum, number)
-            )
-
-    def _key(self, key: str) -> int:
-        if key not in self._keys:
-            self._keys[key] = len(self._keys)
-            self._connection.execute("INSERT INTO keys VALUES (?, ?)", (self._keys[key], key))
-        return self._keys[key]
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            with self._no_room_is_an_error():
-                try:
-                    self._connection.execute("COMMIT")
-                finally:
-                    self._connection.close()
 
 
 def values_of(metadata: Mapping[str, Any], outer: str = "") -> Iterator[tuple[str, Value | bytes | None]]:
@@ -179,6 +107,7 @@ class Documents:
         self._check = check
         self._checked = False
         self._rows = _Connection(path)
+        self._last_postings: tuple[tuple[str, ...], list[Postings]] = ((), [])
         self._facts = _Connection(path)  # of its own, so that no fetch waits for a filter
         self._rows.all("SELECT 1 FROM documents LIMIT 1")
 
@@ -298,6 +227,25 @@ class Documents:
         """Keys of the metadata, in the order of the alphabet."""
         self.check()
         return [key for (key,) in self._facts.all("SELECT key FROM keys ORDER BY key LIMIT ?", [most])]
+
+    @cached_property
+    def lengths(self) -> NDArray[np.uint32]:
+        """(documents,): the words of each text, if the index was built for gather="text"."""
+        self.check()
+        return read_lengths(self._facts.all)
+
+    def postings(self, words: tuple[str, ...]) -> list[Postings]:
+        """The documents that have each of the words, if the index was built for gather="text"."""
+        words_before, before = self._last_postings
+        if words == words_before:  # a search counts these documents first, and scores them next
+            return before
+        self.check()
+        found: dict[str, Postings] = {}
+        for start in range(0, len(words), _VALUES_PER_STATEMENT):
+            found |= read_postings(self._facts.all, words[start : start + _VALUES_PER_STATEMENT])
+        postings = [found.get(word, NO_POSTINGS) for word in words]
+        self._last_postings = words, postings
+        return postings
 
     def _select(self, columns: str, column: str, values: Sequence[int] | Sequence[str]) -> Iterator[tuple[Any, ...]]:
         """The documents of which a column has one of these values."""

@@ -55,7 +55,7 @@ def write_segment(
     """
     recipe.check()
     description = "encoding documents" if encoder is not None else "reading embeddings"
-    with SegmentWriter(folder, dim or None, recipe.codec.staged) as writer:
+    with SegmentWriter(folder, recipe, dim or None) as writer:
         with progress_bar(description, total, "passages", progress) as advance:
             as_given = recipe._replace(merge=None, pool=1)
             _fill(writer, items, encoder, as_given if merged else recipe, on_bad, is_taken, advance)

@@ -25,7 +25,7 @@
         token_blocks.npy        (blocks,) uint32: CRC-32 of every `token_block_rows` entries of token_ids.npy
         token_kinds.npy         (positions,) uint8, see records.TokenKind
         frequencies.npy         (3, types) int64: token id, collection frequency, document frequency
-        documents.sqlite        docno, text, metadata, and the metadata's values to filter by
+        documents.sqlite        docno, text, metadata, and the metadata's values to filter by; gather="text": the words
         code_numbers.npy        (embeddings,) uint16: the code centroid of each, store residual4
         cell_offsets.npy        (cells + 1,) int64: cell c lists cell_documents[cell_offsets[c]:cell_offsets[c + 1]]
         cell_documents.npy      (listed,) int32: numbers of documents, ascending within a cell, each once
@@ -55,7 +55,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..errors import DamagedIndexError, SecateursError
-from ..records import GatherName, StoreName
+from ..settings import GatherName, StoreName
 from .files import REMEDY, write_atomically
 
 FORMAT = "secateurs-index"

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from ..encoders import Encoder
 from ..errors import UsageError
 from ..kernels.merging import group_nearest, group_repeats
-from ..records import EncodedText, Merge, TokenKind
+from ..records import EncodedText, TokenKind
+from ..settings import Merge
 
 _COMPARED = 512  # groups of a token with which an embedding is compared: only long documents have more
 _POOLED_AT_ONCE = 2048  # groups: time and memory grow with the square, so longer documents are pooled piece by piece

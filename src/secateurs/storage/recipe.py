@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..errors import require
-from ..records import GATHERERS, GatherName, StoreName, check_choice
+from ..settings import GATHERERS, GatherName, StoreName, check_choice
 from .codecs import Codec, codec
 from .manifest import Manifest
 from .merging import check_merge, check_pool
@@ -37,6 +37,10 @@ class Recipe(NamedTuple):
     @property
     def has_cells(self) -> bool:
         return "cells" in self.gather
+
+    @property
+    def has_text(self) -> bool:
+        return "text" in self.gather
 
     @property
     def has_int8(self) -> bool:

@@ -23,7 +23,7 @@ from ..hashing import hash_of
 from ..records import Document, EncodedText
 from .checksums import BLOCK_ROWS, TOKEN_BLOCK_ROWS, describe_files
 from .codebooks import CodebookContent
-from .documents import DocumentWriter
+from .document_writer import DocumentWriter
 from .embeddings import are_unit, check_embeddings, exact_sum
 from .file_names import DOCUMENTS
 from .manifest import SegmentRecord
@@ -48,13 +48,13 @@ class NewSegment(NamedTuple):
 class SegmentWriter:
     """Reserve and append documents, then `finish`. Use it in a `with`: a build that fails then keeps no file open."""
 
-    def __init__(self, folder: Path, dim: int | None = None, staged: type[np.floating[Any]] = np.float16) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, dim: int | None = None) -> None:
         folder.mkdir(parents=True)
         self._folder = folder
-        self._documents = DocumentWriter(folder / DOCUMENTS)
+        self._documents = DocumentWriter(folder / DOCUMENTS, recipe.has_text)
         names = ("rows", "token_ids", "token_kinds", "position_rows", "places")
         self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
-        self._dtype = staged
+        self._dtype = recipe.codec.staged
         self._stored: dict[str, IO[bytes]] = {}  # of the last documents, what is stored as it is
         self._places = array("q")  # where each document's place ends in its file
         self._hashes = array("Q")  # of the docnos
@@ -148,6 +148,7 @@ class SegmentWriter:
         """In the cells of the codebook; without one, learn it, on the scale of `int8` if that still fits."""
         if len(self._lengths) != self.reserved:
             raise SecateursError(f"the encoder gave {len(self._lengths)} encodings for {self.reserved} documents")
+        self._documents.finish()
         self._close()
         folder, codec = self._folder, recipe.codec
         offsets = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int64)

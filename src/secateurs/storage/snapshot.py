@@ -22,7 +22,8 @@ from ..cancellation import stop_if_cancelled
 from ..errors import DamagedIndexError, SecateursError
 from ..frequencies import Frequencies
 from ..kernels.refining import AnyQuery
-from ..records import GATHERERS, EncodedText, GatherName, check_docno
+from ..records import EncodedText, check_docno
+from ..settings import GATHERERS, GatherName
 from .checksums import check_files
 from .codebooks import Codebook
 from .codecs import codec

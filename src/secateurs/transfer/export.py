@@ -22,7 +22,8 @@ from typing import IO, Any
 from ..corpus import FULL_TEXT, TEXT_FIELDS, format_of, title_before
 from ..errors import SecateursError, UsageError
 from ..progress import progress_bar
-from ..records import Document, check_choice
+from ..records import Document
+from ..settings import check_choice
 from ..storage.files import write_atomically
 from ..storage.origin import Origin
 from .exported_table import write_table

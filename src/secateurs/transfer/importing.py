@@ -10,7 +10,8 @@ from pathlib import Path
 from ..corpus import read_places
 from ..errors import SecateursError, UsageError
 from ..index import Index, calibrate_if_due
-from ..records import DEFAULT_STORE, Document, GatherName, Merge, StoreName, check_choice
+from ..records import Document
+from ..settings import DEFAULT_STORE, GatherName, Merge, StoreName, check_choice
 from ..storage.codebooks import CodebookContent
 from ..storage.merging import choose_merge
 from ..storage.new_index import check_target, make_index

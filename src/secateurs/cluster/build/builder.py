@@ -26,7 +26,8 @@ from ...corpus import OnBad
 from ...encoders import DEFAULT_MODEL, Encoder, load_encoder
 from ...errors import DuplicateDocumentError, LockedIndexError, SecateursError, UsageError
 from ...progress import progress_bar
-from ...records import DEFAULT_STORE, Document, GatherName, Merge, StoreName
+from ...records import Document
+from ...settings import DEFAULT_STORE, GatherName, Merge, StoreName
 from ...storage.locks import write_lock
 from ...storage.merging import choose_merge
 from ...storage.new_index import PRECOMPUTED

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import SecateursError
-from ...records import GatherName, StoreName
+from ...settings import GatherName, StoreName
 from ...storage.files import new_folder_name, write_atomically
 from ...storage.locks import LOCK
 from ...storage.manifest import SHARDS

@@ -10,11 +10,13 @@ from itertools import islice
 from pathlib import Path
 
 from ...costs import Costs
-from ...errors import SecateursError
 from ...explain import Evidence, Standing
 from ...frequencies import Frequencies
-from ...records import GatherName, SearchSettings
+from ...fusion import best_fused
+from ...gather import check_built, check_text
+from ...gather.bm25 import WordCounts
 from ...search import Decision, Found, Matching, Stopwatch
+from ...settings import GatherName, SearchSettings
 from ...storage.facets import Counts, check_facets, merge_facets
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking
@@ -51,21 +53,25 @@ class SearchedShards:
             frequencies = reduce(Frequencies.__add__, (part for _, part, _ in parts), frequencies.emptied())
         return Matching(sum(count for count, _, _ in parts), frequencies)
 
+    def count_words(self, words: tuple[str, ...], settings: SearchSettings, matching: Matching) -> WordCounts:
+        check_text(self._path, settings.gather, self.gatherers)
+        where = settings.where if settings.frequencies == "matching" else None
+        parts = self._shards.read("count_words", self._shards.for_all(words, where), settings.partial)
+        return WordCounts.sum(parts.values(), len(words))
+
     def costs(self) -> Costs:
         return self._shards.costs()
 
     def find(self, decision: Decision, settings: SearchSettings, watch: Stopwatch) -> Found:
-        """The shards' best, merged by score; equal scores go by docno."""
+        """The shards' best, merged by score, equal scores by docno; or as fusion.py says."""
         plan = decision.plan
-        if plan.gather not in self.gatherers:
-            raise SecateursError(
-                f'{self._path} was built without gather="{plan.gather}": build it again with  --gather {plan.gather}'
-            )
+        check_built(self._path, plan.gather, self.gatherers)
         arguments = self._shards.for_all(_shard_query(decision))
         rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
         watch.lap("cluster")
         self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
         parts = [ranking.found for ranking in rankings.values()]
+        fused = [(part.hits, part.scores) for part in parts if part.scores is not None]
         merged = heapq.merge(*(part.hits for part in parts), key=lambda hit: (-hit.score, hit.docno))
         slowest = max((ranking.milliseconds for ranking in rankings.values()), key=_sum, default={})
         for stage, milliseconds in slowest.items():
@@ -74,7 +80,9 @@ class SearchedShards:
         # A shard without a matching document has gathered in no way at all.
         gathered_by = sorted({part.plan.gather for part in parts if part.scored})
         return Found(
-            hits=tuple(islice(merged, plan.offset, plan.depth)),
+            hits=best_fused(fused, plan.offset, plan.depth)
+            if fused
+            else tuple(islice(merged, plan.offset, plan.depth)),
             gathered=sum(part.gathered for part in parts),
             scored=sum(part.scored for part in parts),
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
@@ -98,8 +106,10 @@ class SearchedShards:
         found: Evidence = self._shards.read_one("evidence", docno, _shard_query(decision), docno)
         return found
 
-    def standings(self, decision: Decision, settings: SearchSettings, score: float, docno: str) -> list[Standing]:
-        arguments = self._shards.for_all(_shard_query(decision), score, docno)
+    def standings(
+        self, decision: Decision, settings: SearchSettings, score: float, text_score: float | None, docno: str
+    ) -> list[Standing]:
+        arguments = self._shards.for_all(_shard_query(decision), score, text_score, docno)
         return list(self._shards.read("standing", arguments, settings.partial).values())
 
 

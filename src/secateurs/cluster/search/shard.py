@@ -24,11 +24,14 @@ from ...costs import Costs
 from ...errors import DamagedIndexError, SecateursError
 from ...explain import Evidence, Standing, find_evidence, find_standing
 from ...frequencies import Frequencies
+from ...gather.bm25 import WordCounts
+from ...gather.text import count_words
 from ...index import Index
 from ...pruning import keep
-from ...records import Changes, Document, EncodedText, Field, GatherName, Positions, SearchPlan, SearchSettings
+from ...records import Changes, Document, EncodedText, Field, Positions
 from ...refresh import ThrottledRefresh
 from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, gather
+from ...settings import GatherName, SearchPlan, SearchSettings
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
 from ...storage.facets import Counts, count_facets, known_facets
@@ -121,6 +124,12 @@ class Shard:
             frequencies = replace(filtered.frequencies, background=None, centre=None)
         return filtered.count, frequencies, filtered.keys
 
+    def count_words(self, commit: int, words: tuple[str, ...], where: str | None) -> WordCounts:
+        """Of this shard's documents, or of those that match a filter."""
+        snapshot = self._at(commit)
+        counted = snapshot.live if where is None else snapshot.filtered(where, strict=False).allowed
+        return count_words(snapshot, words, counted)
+
     def facets(self, commit: int, keys: Sequence[str], where: str | None) -> tuple[dict[str, Counts], KnownKeys]:
         """How many documents that match the filter have each value of the keys; and what is known of the keys."""
         snapshot = self._at(commit)
@@ -151,9 +160,9 @@ class Shard:
         snapshot = self._at(commit)
         return find_evidence(snapshot, _decision(snapshot, query), docno)
 
-    def standing(self, commit: int, query: ShardQuery, score: float, docno: str) -> Standing:
+    def standing(self, commit: int, query: ShardQuery, score: float, text_score: float | None, docno: str) -> Standing:
         snapshot = self._at(commit)
-        return find_standing(snapshot, _decision(snapshot, query), score, docno)
+        return find_standing(snapshot, _decision(snapshot, query), score, text_score, docno)
 
     def documents(self, commit: int, skip: int, most: int, embeddings: bool) -> tuple[list[Document], int]:
         """Up to `most` documents after the first `skip`, with their embeddings if asked for; and their commit."""

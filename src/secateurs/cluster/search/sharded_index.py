@@ -22,8 +22,9 @@ from ...encoders import Encoder
 from ...errors import DuplicateDocumentError, SecateursError, ShardsMissingError
 from ...frequencies import Frequencies
 from ...metadata import to_metadata
-from ...records import Changes, Document, EncodedText, Field, GatherName, SearchSettings, check_either, to_docnos
+from ...records import Changes, Document, EncodedText, Field, check_either, to_docnos
 from ...search import decide
+from ...settings import GatherName, SearchSettings
 from ...storage.fields import merged_fields
 from ...storage.indexing import in_index_already
 from ...storage.origin import Origin

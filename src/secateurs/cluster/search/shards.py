@@ -28,7 +28,7 @@ from ...errors import (
     UsageError,
 )
 from ...frequencies import Frequencies
-from ...records import GATHERERS, GatherName
+from ...settings import GATHERERS, GatherName
 from ...storage.manifest import CalibrationRecord
 from ...threads import usable_cores
 from ..layout import Layout, shard_of

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ...records import STORES, check_choice
+from ...settings import STORES, check_choice
 from ..codebooks import AnyCodebook, CodebookContent
 from ..rounding import Store
 from .float16 import Float16
