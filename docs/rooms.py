@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[Room, ...], ...] = (
         Room(
             "index",
             "Index, and the contract of every index; matches, exports, imports",
-            ("index", "contract", "index_encoder", "matches", "transfer", "viewer"),
+            ("index", "contract", "importing", "index_encoder", "matches", "transfer", "viewer"),
             query="2",
             document="2",
         ),

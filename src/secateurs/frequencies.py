@@ -86,10 +86,10 @@ class Frequencies:
 
     def save(self, path: str | Path) -> None:
         """Write the counts and the mean of all embeddings to a file; the background has a file of its own."""
-        mean = {} if self.centre is None else {"centre": self.centre}
+        mean = np.empty(0, dtype=np.float32) if self.centre is None else self.centre
         with Path(path).open("wb") as file:  # np.savez would add .npz to a name without it
             np.savez_compressed(
-                file, token_ids=self.token_ids, collection=self.collection, document=self.document, **mean
+                file, token_ids=self.token_ids, collection=self.collection, document=self.document, centre=mean
             )
 
     @classmethod
@@ -102,7 +102,7 @@ class Frequencies:
                 raise ValueError("it is no .npz file")
             with np.load(path, allow_pickle=False) as arrays:
                 token_ids, collection, document = (arrays[name] for name in ("token_ids", "collection", "document"))
-                centre = arrays.get("centre")
+                centre = arrays["centre"]
             if {array.shape for array in (token_ids, collection, document)} != {(token_ids.size,)}:
                 raise ValueError("its ids and counts do not fit together")
             if {array.dtype.kind for array in (token_ids, collection, document)} != {"i"}:
@@ -112,7 +112,7 @@ class Frequencies:
         except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise SecateursError(f"{path} has no frequencies ({error}): Frequencies.save writes them") from error
         counts = cls(token_ids.astype(np.int32), collection.astype(np.int64), document.astype(np.int64))
-        return counts if centre is None else counts.with_centre(centre)
+        return counts.with_centre(centre) if centre.size else counts
 
     def __add__(self, other: Frequencies) -> Frequencies:
         ids = np.union1d(self.token_ids, other.token_ids).astype(np.int32)

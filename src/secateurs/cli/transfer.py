@@ -71,7 +71,7 @@ def import_(
     overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace an index of that name.")] = False,
 ) -> None:
     """Make an index of embeddings that were made elsewhere, or that  secateurs export  wrote. Nothing is encoded."""
-    from ..transfer.importing import import_embeddings
+    from ..importing import import_embeddings
 
     with changing(path):
         built = import_embeddings(

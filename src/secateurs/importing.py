@@ -7,18 +7,18 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
-from ..corpus import read_places
-from ..errors import SecateursError, UsageError
-from ..index import Index, calibrate_if_due
-from ..records import Document
-from ..settings import DEFAULT_STORE, GatherName, Merge, StoreName, check_choice
-from ..storage.codebooks import CodebookContent
-from ..storage.merging import choose_merge
-from ..storage.new_index import check_target, make_index
-from ..storage.origin import Origin
-from ..storage.recipe import Recipe
-from .arrays import EXPECTED, read_arrays
-from .tables import read_table
+from .corpus import read_places
+from .errors import SecateursError, UsageError
+from .index import Index, calibrate_if_due
+from .records import Document
+from .settings import DEFAULT_STORE, GatherName, Merge, StoreName, check_choice
+from .storage.codebooks import CodebookContent
+from .storage.merging import choose_merge
+from .storage.new_index import check_target, make_index
+from .storage.origin import Origin
+from .storage.recipe import Recipe
+from .transfer.arrays import EXPECTED, read_arrays
+from .transfer.tables import read_table
 
 FORMATS = ("table", "arrays")
 _TABLES = (".parquet", ".arrow", ".feather", ".lance")
