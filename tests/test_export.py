@@ -19,8 +19,8 @@ from secateurs.contract import AnyIndex
 from secateurs.corpus import TEXT_FIELDS, read_corpus, to_document
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import SecateursError, UsageError
+from secateurs.importing import import_embeddings
 from secateurs.transfer.export import json_line
-from secateurs.transfer.importing import import_embeddings
 
 METADATA: list[dict[str, Any]] = [
     {},

@@ -12,7 +12,7 @@ from conftest import random_documents, random_text
 
 from secateurs import Document, Index
 from secateurs.errors import SecateursError, UsageError
-from secateurs.transfer.importing import import_embeddings
+from secateurs.importing import import_embeddings
 
 DOCUMENTS = random_documents(12)
 MATRICES = [document.encoded.embeddings.astype(np.float16) for document in DOCUMENTS if document.encoded is not None]

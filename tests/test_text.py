@@ -20,9 +20,9 @@ from secateurs import Document, EncodedText, Index, SecateursError, ShardedIndex
 from secateurs.cli.app import app
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.errors import UsageError
+from secateurs.importing import import_embeddings
 from secateurs.storage.repair import repair
 from secateurs.storage.words import split_words
-from secateurs.transfer.importing import import_embeddings
 
 VOCABULARY = ("fox", "dog", "cat", "42", "owl", "emu", "the")
 
