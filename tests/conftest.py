@@ -21,6 +21,7 @@ import pytest
 # FAISS trains on one thread: OpenMP threads that wait for a core that another test uses cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # no test should need a network
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # a dependency of dspy would fetch a list of prices
 
 from secateurs import Document, EncodedText, Index
 from secateurs.background import choose_background
