@@ -14,7 +14,8 @@ def chosen_fields(hit: Hit, names: Collection[str] | None) -> dict[str, Any]:
     A name is "text", "metadata" for all of it, or a key of the metadata.
     """
     content: dict[str, Any] = {"docno": hit.docno, "score": hit.score, "relevance": hit.relevance}
-    content |= {"exact_score": hit.exact_score, "text_score": hit.text_score}
+    if hit.exact_score is not None:  # with fuse, where the score is the fused score
+        content |= {"exact_score": hit.exact_score, "text_score": hit.text_score}
     if names is None or "text" in names:
         content["text"] = hit.text
     everything = names is None or "metadata" in names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from ..corpus import read_texts
 from ..encoders import DEFAULT_MODEL
 from ..errors import SecateursError, UsageError
+from ..hit_fields import chosen_fields
 from ..rankings import Hit
 from ..records import check_query_text
 from ..trec import trec_line
@@ -65,7 +65,10 @@ def rerank(
         for rank, hit in enumerate(hits, start=1):
             typer.echo(trec_line("1", hit.docno, rank, hit.score))
     elif as_json:
-        content = {"query": query, "hits": [{"rank": rank, **asdict(hit)} for rank, hit in enumerate(hits, start=1)]}
+        content = {
+            "query": query,
+            "hits": [{"rank": rank, **chosen_fields(hit, None)} for rank, hit in enumerate(hits, start=1)],
+        }
         typer.echo(json.dumps(content, ensure_ascii=False))
     else:
         print_reranked(query, hits, len(documents))

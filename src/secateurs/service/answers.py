@@ -45,8 +45,8 @@ class HitAnswer(BaseModel):
     docno: str
     score: float
     relevance: float = Field(description="From 0 to 1, to compare between queries")
-    exact_score: float | None = Field(description="With fuse, where score is the fused score; else null")
-    text_score: float | None = Field(description="With fuse: BM25 of the query's words; else null")
+    exact_score: float | None = Field(default=None, description="With fuse, where score is the fused score; else null")
+    text_score: float | None = Field(default=None, description="With fuse: BM25 of the query's words; else null")
     text: str | None = Field(default=None, description="Null if `fields` does not name it")
     metadata: dict[str, Any] = Field(description="All of it, or what the document has of the keys that `fields` names")
     highlights: list[Highlight] | None = Field(
