@@ -91,7 +91,7 @@ def test_a_row_has_what_the_index_says_of_the_same_search(results: Results, open
     assert len(results.rows) == len(SETTINGS) * len(topics)
     for row in results.of("p=1 order=icf"):
         qid = row["qid"]
-        ranking = opened.search(topics.encoded[qid], k=1000, p=1, gather="faiss", k_prime=50)
+        ranking = opened.search(topics.encoded[qid], k=1000, p=1, order="icf", gather="faiss", k_prime=50)
         (relevant,) = topics.relevant(qid, 1)
         docnos = [hit.docno for hit in ranking]
         assert row["documents_scored"] == ranking.stats.documents_scored == len(ranking)

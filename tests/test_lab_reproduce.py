@@ -21,7 +21,7 @@ about: a
 collection: {made: synthetic}
 gather: [faiss]
 measures: [RR]
-sweep: ["p=1,all", gather=faiss, k_prime=50]
+sweep: ["p=1,all", order=icf, gather=faiss, k_prime=50]
 baseline: p=all
 expected:
 """

@@ -378,7 +378,7 @@ def test_a_grid_search_varies_settings_by_their_names(index: Index, queries: pd.
 
 
 def test_an_unknown_setting_is_refused_when_the_stage_is_made(index: Index) -> None:
-    with pytest.raises(SecateursError, match="no search setting 'num_results': there are k, p"):
+    with pytest.raises(SecateursError, match="no search setting 'num_results': there are k, offset, p"):
         index.retriever(num_results=100)
     with pytest.raises(SecateursError, match="p must be"):
         Prune(index, p=0)
