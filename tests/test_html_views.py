@@ -154,7 +154,8 @@ def test_what_views_are_made_with_is_no_part_of_a_record(hostile: Index) -> None
     assert copy.hits == ranking.hits
     assert copy.viewer is None
     assert copy[0].docno in unescape(html_of(copy))
-    assert set(asdict(ranking[0])) == {"docno", "score", "text", "metadata", "relevance"}
+    fields = {"docno", "score", "text", "metadata", "relevance", "exact_score", "text_score"}
+    assert set(asdict(ranking[0])) == fields
 
 
 def test_a_ranking_becomes_a_data_frame(hostile: Index, monkeypatch: pytest.MonkeyPatch) -> None:

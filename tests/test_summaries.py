@@ -223,6 +223,6 @@ def test_loading_an_index_with_summaries_calls_the_kernel_for_them(
     """The first call compiles it, which no search's time should include."""
     called = []
     monkeypatch.setattr("secateurs.gather.cells.add_summary_points", lambda *given: called.append(given))
-    monkeypatch.setattr("secateurs.search._compiled", set())
+    monkeypatch.setattr("secateurs.compiling._compiled", set())
     index.load()
     assert called
