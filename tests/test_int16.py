@@ -134,7 +134,9 @@ def test_a_new_scale_is_made_from_refined_values(tmp_path: Path) -> None:
 def test_damaged_refinements_are_found_by_the_search_that_reads_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secateurs.compiling._compiled", set())  # as in a new process: its first search calls all kernels
+    monkeypatch.setattr(
+        "secateurs.compiling._compiled", set()
+    )  # as in a new process: its first search calls all kernels
     items = random_documents(300)
     build(tmp_path / "i.sec", items)
     flip(file_of(tmp_path / "i.sec", "refinements.npy"), 200)  # of the first document
