@@ -2,9 +2,11 @@
 
     python benchmarks/growth.py --collection DIR --cache DIR [--most-documents 80000] [--millions 0.3 1 3 10 30]
 
-Real embeddings as far as they reach; beyond, the same documents again, every embedding moved by seeded noise of half
-its distance from the collection's mean (and back to unit length). Each size is indexed in a process of its own, then
-searched one query at a time on one thread. Recall is that of the ten best of exhaustive search over the same index.
+The documents that answer the queries come first, then the others, so that the queries of every size are the same and
+have their answers. Real embeddings as far as they reach; beyond, the same documents again, every embedding moved by
+seeded noise of half its distance from the collection's mean (and back to unit length). Each size is indexed in a
+process of its own, then searched one query at a time on one thread. Recall is that of the ten best of exhaustive search
+over the same index.
 Prints the table for the docs; --plot FILE.svg draws it.
 """
 
@@ -16,9 +18,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import ir_measures
 import numpy as np
 from engines import PEERS, build, say, search
 from judged import encode, read_queries
+from numpy.typing import NDArray
+
+from secateurs import Index
 
 SETTINGS: list[dict[str, Any]] = [
     {"effort": "exact"},
@@ -31,6 +37,13 @@ SETTINGS: list[dict[str, Any]] = [
 _BLOCK = 65_536
 
 
+def answers_first(index: Index, qrels: list[ir_measures.Qrel]) -> NDArray[np.int64]:
+    """The numbers of all documents of the index: those that answer a query, then the others as they come."""
+    answers = index.snapshot.numbers(sorted({qrel.doc_id for qrel in qrels if qrel.relevance > 0}))
+    numbers = np.arange(len(index))
+    return np.concatenate([answers, numbers[~np.isin(numbers, answers)]])
+
+
 def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int, most_queries: int) -> Path:
     """A data folder as benchmarks/peers/common.py wants it, with about so many embeddings."""
     data = cache / f"{folder.name}-grown-{embeddings}.data"
@@ -38,29 +51,35 @@ def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int,
         return data
     data.mkdir(exist_ok=True)
     index = encode(folder, cache, most_documents)
+    texts, qrels = read_queries(folder, most_queries, index)
+    qrels = [qrel for qrel in qrels if qrel.doc_id in index]
     (segment,) = index.snapshot.segments
-    real, token_ids = segment.embeddings.rows, np.asarray(segment.token_ids)
-    lengths = np.diff(segment.offsets)
+    real, token_ids, token_kinds = segment.embeddings.rows, segment.token_ids, segment.token_kinds
+    numbers = answers_first(index, qrels)
+    lengths = np.diff(segment.offsets)[numbers]
+    ends = np.cumsum(lengths)
+    row_of = np.arange(len(real)) + np.repeat(segment.offsets[numbers] - (ends - lengths), lengths)
     copies = -(-embeddings // len(real))
     documents = int(np.searchsorted(np.cumsum(np.tile(lengths, copies)), embeddings)) + 1
-    grown = np.tile(lengths, copies)[:documents]
-    offsets = np.concatenate([[0], np.cumsum(grown)])
+    offsets = np.concatenate([[0], np.cumsum(np.tile(lengths, copies)[:documents])])
     total = int(offsets[-1])
     np.save(data / "offsets.npy", offsets)
-    np.save(data / "token_ids.npy", np.resize(token_ids, total))
-    np.save(data / "token_kinds.npy", np.resize(np.asarray(segment.token_kinds), total))
+    np.save(data / "token_ids.npy", np.resize(np.asarray(token_ids)[row_of], total))
+    np.save(data / "token_kinds.npy", np.resize(np.asarray(token_kinds)[row_of], total))
     centre = np.mean([real[i : i + 1000].astype(np.float32).mean(axis=0) for i in range(0, len(real), 50_000)], axis=0)
     rows = np.lib.format.open_memmap(data / "embeddings.npy", "w+", np.float16, (total, real.shape[1]))
     rng = np.random.default_rng(0)
     for first in range(0, total, _BLOCK):
         wanted = np.arange(first, min(first + _BLOCK, total))
-        block = real[wanted % len(real)].astype(np.float32)
-        noise = rng.standard_normal(block.shape, dtype=np.float32)
-        noise *= 0.5 * np.linalg.norm(block - centre, axis=1, keepdims=True) / np.sqrt(block.shape[1])
-        block += np.where(wanted[:, None] < len(real), 0, noise)
-        rows[first : first + len(block)] = block / np.linalg.norm(block, axis=1, keepdims=True)
+        block = real[row_of[wanted % len(real)]]
+        if wanted[-1] >= len(real):
+            copied = block.astype(np.float32)
+            noise = rng.standard_normal(copied.shape, dtype=np.float32)
+            noise *= 0.5 * np.linalg.norm(copied - centre, axis=1, keepdims=True) / np.sqrt(copied.shape[1])
+            copied += np.where(wanted[:, None] < len(real), 0, noise)
+            block = copied / np.linalg.norm(copied, axis=1, keepdims=True)
+        rows[first : first + len(block)] = block
     rows.flush()
-    texts, _ = read_queries(folder, most_queries)
     queries = [index.encode_query(text) for text in texts.values()]
     np.save(data / "queries.npy", np.concatenate([query.embeddings for query in queries]))
     np.save(data / "query_token_ids.npy", np.concatenate([query.token_ids for query in queries]))

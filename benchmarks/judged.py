@@ -88,10 +88,17 @@ class StoredEmbeddings:
 
 
 def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:
-    """The collection's embeddings as float16, all of them, encoded once for all indexes that are made of them."""
+    """The collection's embeddings as float16, all of them, encoded once for all indexes that are made of them.
+
+    The first documents of a collection that is in the cache as a whole are copied from there.
+    """
     path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
     if path.exists():
         return Index(path)
+    if most_documents and (cache / f"{folder.name}.f16.sec").exists():
+        stored = StoredEmbeddings(encode(folder, cache))
+        first = islice(stored.documents(), most_documents)
+        return Index.build(path, first, encoder=stored, store="float16", gather=(), merge=None)
     # Cranfield has a document without text, which cannot be indexed: it is named and left out.
     documents = islice(read_corpus(folder / "corpus.jsonl.gz", on_bad=Console(stderr=True).print), most_documents)
     return Index.build(path, documents, store="float16", gather=(), merge=None)

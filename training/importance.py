@@ -1,4 +1,4 @@
-"""Can a small model order query embeddings better than two word frequencies do? Labels come from exhaustive search.
+"""Can a small model order query embeddings better than the order `focus` does? Labels come from exhaustive search.
 
     PYTHONPATH=benchmarks python training/importance.py --collections DIR --cache DIR [NAME[:MOST_DOCUMENTS] ...]
 
@@ -10,17 +10,17 @@ others. The background of a collection counts the wordpieces of the Wikipedia co
                 documents of exhaustive search it gathers alone (FAISS with k' = 200; cells with nprobe 32, candidates
                 256)
     2 learn     what a word is worth, from its features: ridge regression, a small network, boosted trees
-    3 report    the share of the ten best that the first p positions gather: models against the two frequencies
+    3 report    the share of the ten best that the first p positions gather: models against `focus`
 
 Labels, each a number per word: `alone`, how many of the ten it gathers; `shared`, each of the ten divided among the
 words that gather it (the Shapley value of coverage); `added`, how many it gathers that the words before it in the
 two-frequency order do not. Where the summary comes first, what it gathers is not counted again.
 
-Beside the models are three orders without any training: a word is worth more, the farther its embedding is from the
-mean of all stored embeddings (the centre), and the nearer to a cell's centroid. `greedy` knows the ten best: no order
-can be much better. The last columns of a table are means over the collections at some p. + and - mark a significant
-difference from the two frequencies (paired t-test over the queries of a collection, on their mean over p; p < 0.05,
-Bonferroni over all orders and collections of a table).
+Beside the models are orders without any training: a word is worth more, the farther its embedding is from the mean of
+all stored embeddings (the centre), the nearer to a cell's centroid, and the nearer to the other words. `focus` is such
+an order. `greedy` knows the ten best: no order can be much better. The last columns of a table are means over the
+collections at some p. + and - mark a significant difference from `focus` (paired t-test over the queries of a
+collection, on their mean over p; p < 0.05, Bonferroni over all orders and collections of a table).
 """
 
 from __future__ import annotations
@@ -352,6 +352,7 @@ TRIED: dict[str, tuple[Learner, str, list[int]]] = {
 }
 UNTRAINED: dict[str, Callable[[Observed], Array]] = {
     "icf": lambda seen: -seen.log_cf,
+    "focus": lambda seen: seen.features[:, OTHERS] / 2 - seen.centre,
     "- q . centre": lambda seen: -seen.centre,
     "q . (nearest - centre)": lambda seen: seen.features[:, NEAREST],
     "q . (nearest - centre) + others / 2": lambda seen: seen.features[:, NEAREST] + seen.features[:, OTHERS] / 2,
@@ -422,7 +423,7 @@ def print_table(values: dict[str, dict[str, Array]]) -> None:
     for order in orders:
         line = []
         for by_order in values.values():
-            mean, baseline = by_order[order].mean(axis=1), by_order["two frequencies"].mean(axis=1)  # (queries,)
+            mean, baseline = by_order[order].mean(axis=1), by_order["focus"].mean(axis=1)  # (queries,)
             (test,) = compare([mean], baseline, correction="none")
             mark = ("+" if test.difference > 0 else "-") if test.p_value * tests < 0.05 else ""
             line.append(f"{mean.mean():.3f}{mark}")

@@ -31,6 +31,7 @@ from .file_names import (
 )
 from .files import REMEDY, open_array, sync_folder
 from .manifest import Files
+from .read_ahead import ReadAhead
 
 BLOCK_ROWS = 64  # of embeddings, about a document: a search checks little more than it reads
 TOKEN_BLOCK_ROWS = 4096  # of token ids: 16 KiB
@@ -97,7 +98,11 @@ def block_checksums(rows: NDArray[Any], block_rows: int) -> NDArray[np.uint32]:
 
 
 class CheckedRows:
-    """An array on disk whose blocks are checked the first time they are about to be read."""
+    """An array on disk whose blocks are checked the first time they are about to be read.
+
+    Blocks that may have to come from disk are asked for together: those that were not checked yet, and all of them
+    while `from_disk` says that the last search had to wait for the disk.
+    """
 
     def __init__(
         self, path: Path, checksums: NDArray[np.uint32], block_rows: int, count: int, *dtypes: type[np.generic]
@@ -109,16 +114,20 @@ class CheckedRows:
         self._checksums = checksums
         self._block_rows = block_rows
         self._unchecked = np.ones(len(checksums), dtype=bool)
+        self._read_ahead = ReadAhead(self.rows)
+        self.from_disk = False
 
     def check(self, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Raise unless rows starts[i] to ends[i], for every i, are as they were written."""
-        if all_checked(starts, ends, self._block_rows, self._unchecked):
+        if not self.from_disk and all_checked(starts, ends, self._block_rows, self._unchecked):
             return
         first, last = starts // self._block_rows, (ends - 1) // self._block_rows
         count = np.where(starts < ends, last - first + 1, 0)
         before = np.cumsum(count) - count
         wanted = np.repeat(first - before, count) + np.arange(count.sum())
-        for block in np.unique(wanted[self._unchecked[wanted]]):
+        blocks = np.unique(wanted if self.from_disk else wanted[self._unchecked[wanted]])
+        self._read_ahead.ask(blocks * self._block_rows, np.minimum((blocks + 1) * self._block_rows, len(self.rows)))
+        for block in blocks[self._unchecked[blocks]]:
             rows = self.rows[block * self._block_rows : (block + 1) * self._block_rows]
             if zlib.crc32(rows.data) != self._checksums[block]:
                 raise DamagedIndexError(f"{self._path} was altered (rows from {block * self._block_rows}): {REMEDY}")

@@ -41,6 +41,7 @@ from .files import open_array
 from .locks import Hold
 from .manifest import SegmentRecord
 from .position_rows import TextPositions
+from .read_ahead import disk_reads
 
 _DOCUMENTS_PER_BLOCK = 65_536
 
@@ -147,11 +148,21 @@ class Segment:
     def score(self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
         """Eq. 1 for each of the documents, on the stored embeddings; with k, only the k best need be right."""
         starts, ends = self.offsets[documents], self.offsets[documents + 1]
+        before = disk_reads()
         self.embeddings.check(starts, ends)
         if isinstance(query, RefinedQuery):
             assert self._refinements is not None
-            return score_refined(query, self.rows, starts, ends, k, self._refinements.check)
-        return score(query, self.rows, starts, ends, k)
+            scores = score_refined(query, self.rows, starts, ends, k, self._refinements.check)
+        else:
+            scores = score(query, self.rows, starts, ends, k)
+        self._note_disk(disk_reads() > before)
+        return scores
+
+    def _note_disk(self, was_read: bool) -> None:
+        """Rows leave memory again if it is short: if this search had to read from disk, the next probably has to."""
+        self.embeddings.from_disk = was_read
+        if self._refinements is not None:
+            self._refinements.from_disk = was_read
 
     def similarities(self, query: AnyQuery, document: int) -> NDArray[np.float64]:
         """(positions of the document, query embeddings), from the same products as the score."""
