@@ -14,7 +14,8 @@ documents gathered. Nothing here is timed. Other tables instead: `--choose rarit
 order `rarity`, and `--choose focus` what the other words count for in `focus`, by leaving out one collection at a time;
 `--specials` has what a special token gathers alone, beside the rarest word; `--summary` what cells find if the
 summary's similarity counts 0 to 4 times; `--worth` what the default search finds on four rungs of the ladder of
-effort, if the worth of a word is its rarity, and if it is its focus.
+effort, if the worth of a word is its rarity, and if it is its focus; and what a fixed p finds with the cells and
+candidates of the rung.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from secateurs import EncodedText, Frequencies, Index, TokenKind
 from secateurs import search as searching
+from secateurs.effort import level
 from secateurs.gather import cells
 from secateurs.importance import Order, focuses, icf, log_share, rarity
 from secateurs.kernels.simd import round_query
@@ -155,16 +157,26 @@ def by_rarity(query: EncodedText, frequencies: Frequencies) -> NDArray[np.float6
 
 
 def print_worth(bench: Bench) -> None:
+    """On four rungs of the ladder; with a worth, p and the cells of each word follow it, otherwise they are equal."""
+    rungs = (2.0, 3.0, 4.0, 5.0)
     for name, worth in {"rarity": by_rarity, "focus": searching.worths}.items():
         found = []
-        for rung in (2.0, 3.0, 4.0, 5.0):
+        for rung in rungs:
             with (
                 patch.object(searching, "worths", worth),
                 patch.object(searching, "places_of", lambda snapshot, rung=rung: {"balanced": rung}),
             ):
-                row = bench.measure(order="focus", gather="cells")
-            found.append(f"{row.overlap.mean():.3f} / {row.documents.mean():,.0f}")
-        print(f"| {bench.name} | {name} | {' | '.join(found)} |")
+                found.append(bench.measure(order="focus", gather="cells"))
+        print_rungs(bench, f"by {name}", found)
+    for name, p in {"none: every word": words_of, "none: p = 4": 4, "none: p = 8": 8}.items():
+        at = [level(rung) for rung in rungs]
+        equal = [{"nprobe": int(rung.nprobe), "candidates": int(rung.candidates)} for rung in at]
+        print_rungs(bench, name, [bench.measure(order="focus", p=p, gather="cells", **settings) for settings in equal])
+
+
+def print_rungs(bench: Bench, name: str, rows: Sequence[Row]) -> None:
+    found = [f"{row.overlap.mean():.3f} / {row.documents.mean():,.0f}" for row in rows]
+    print(f"| {bench.name} | {name} | {' | '.join(found)} |")
 
 
 ORDERS: dict[str, Order] = {"first": "first", "icf": "icf", "rarity": "rarity", "focus": "focus"}
