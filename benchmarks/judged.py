@@ -90,18 +90,30 @@ class StoredEmbeddings:
 def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:
     """The collection's embeddings as float16, all of them, encoded once for all indexes that are made of them.
 
-    The first documents of a collection that is in the cache as a whole are copied from there.
+    The first documents of a collection, if more of it is in the cache already, are copied from there.
     """
     path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
     if path.exists():
         return Index(path)
-    if most_documents and (cache / f"{folder.name}.f16.sec").exists():
-        stored = StoredEmbeddings(encode(folder, cache))
+    larger = _larger(folder, cache, most_documents)
+    if larger is not None:
+        stored = StoredEmbeddings(larger)
         first = islice(stored.documents(), most_documents)
         return Index.build(path, first, encoder=stored, store="float16", gather=(), merge=None)
     # Cranfield has a document without text, which cannot be indexed: it is named and left out.
     documents = islice(read_corpus(folder / "corpus.jsonl.gz", on_bad=Console(stderr=True).print), most_documents)
     return Index.build(path, documents, store="float16", gather=(), merge=None)
+
+
+def _larger(folder: Path, cache: Path, most_documents: int | None) -> Index | None:
+    """An index in the cache that has these documents of the collection, and more."""
+    if most_documents is None:
+        return None
+    for path in sorted(cache.glob(f"{folder.name}*.f16.sec")):
+        taken = path.name.removeprefix(folder.name).removesuffix(".f16.sec").removeprefix("-")
+        if not taken or (taken.isdigit() and int(taken) > most_documents):
+            return Index(path)
+    return None
 
 
 def open_collection(
