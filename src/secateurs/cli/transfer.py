@@ -48,12 +48,12 @@ def import_(
         Path,
         typer.Argument(
             metavar="SOURCE",
-            help="A .parquet, .arrow, .lance, .npz or .npy file, or a folder of .parquet or .npy files.",
+            help="A .parquet, .arrow, .lance, .npz or .npy file, a folder of .parquet or .npy files, or a PLAID index.",
         ),
     ],
     path: IndexPath,
     format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="table or arrays. By default what SOURCE looks like.")
+        str | None, typer.Option(metavar="NAME", help="table, arrays or plaid. By default what SOURCE looks like.")
     ] = None,
     corpus: Annotated[
         str | None,
