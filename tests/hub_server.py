@@ -50,6 +50,9 @@ class Hub(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.clear()
+
+    def clear(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.objects: dict[str, bytes] = {}  # of LFS, by their SHA-256
         self.requests: list[str] = []
