@@ -12,6 +12,7 @@ PROSE = {page.name: page.read_text("utf-8") for page in PAGES}
 # Sections whose Python needs a server or torch: the file of tests that runs it.
 RUN_ELSEWHERE = {
     ("integrations.md", "DSPy"): "test_dspy.py",
+    ("transfer.md", "The Hugging Face Hub"): "test_hub.py",
     ("integrations.md", "PyLate"): "test_pylate.py",
     ("integrations.md", "MTEB"): "test_mteb.py",
 }

@@ -107,6 +107,7 @@ USES: dict[str, Callable[[AnyIndex], object]] = {
     "delete": lambda index: index.delete("d001"),
     "fields": lambda index: index.fields(),
     "export": lambda index: index.export("-"),
+    "push": lambda index: index.push("user/name"),
     "compact": lambda index: index.compact(),
     "calibrate": lambda index: index.calibrate(),
     "refresh": lambda index: index.refresh(),
@@ -135,7 +136,7 @@ def test_every_use_of_a_closed_index_says_that_it_is_closed(opened: AnyIndex) ->
 
 
 def test_every_verb_is_tried_on_a_closed_index() -> None:
-    untried = {"close", "retriever", "text_loader", "use_encoder", "__enter__", "__exit__", "__repr__"}
+    untried = {"close", "pull", "retriever", "text_loader", "use_encoder", "__enter__", "__exit__", "__repr__"}
     assert verbs(AnyIndex).keys() - untried <= USES.keys()
 
 

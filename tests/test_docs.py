@@ -83,6 +83,8 @@ def test_every_command_and_public_name_is_documented() -> None:
         "background",
         "export",
         "import",
+        "push",
+        "pull",
         "rerank",
         "serve",
         "mcp",

@@ -66,6 +66,52 @@ async def test_search_finds_what_the_library_finds(index: Index) -> None:
     assert (await call(index, "search", query=QUERY, min_relevance=1))["hits"] == []
 
 
+async def test_an_offset_gives_the_next_page_within_the_limit_of_k(index: Index) -> None:
+    expected = [hit.docno for hit in index.search(QUERY, k=7, effort="exact")]
+    pages = [
+        (await call(index, "search", Limits(k=7), query=QUERY, k=k, offset=offset, effort="exact"))["hits"]
+        for k, offset in ((3, 0), (3, 3), (1, 6))
+    ]
+    hits = [hit for page in pages for hit in page]
+    assert [hit["docno"] for hit in hits] == expected
+    assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5, 6, 7]
+    refused = await call(index, "search", Limits(k=7), query=QUERY, k=3, offset=5)
+    assert "too many hits: k + offset = 8, at most 7 are allowed" in refused
+
+
+async def test_an_index_built_for_text_is_searched_by_words_and_others_do_not_offer_it(
+    index: Index, tmp_path: Path, encoder: OnnxEncoder
+) -> None:
+    texts = ["Error E4711 means that the pump is blocked.", "Error E4712 means that the pump is dry.", "Cats sleep."]
+    documents = [Document(f"d{number}", text) for number, text in enumerate(texts)]
+    pumps = Index.build(tmp_path / "pumps.sec", documents, encoder=encoder, gather=("cells", "text"), progress=False)
+    found = await call(pumps, "search", query="E4711", gather="text")
+    assert (
+        [hit["docno"] for hit in found["hits"]] == [hit.docno for hit in pumps.search("E4711", gather="text")] == ["d0"]
+    )
+    query = "what does E4712 mean"
+    for settings in ({"gather": "cells+text"}, {"fuse": "rrf"}):
+        hits = (await call(pumps, "search", query=query, **settings))["hits"]
+        expected = pumps.search(query, k=5, **settings)  # type: ignore[arg-type]
+        assert [(hit["docno"], hit["score"]) for hit in hits] == [(hit.docno, hit.score) for hit in expected]
+    assert (await call(pumps, "search", query=query, fuse="rrf"))["hits"][0]["score"] < 0.04  # 1 / 61 + 1 / 61
+
+    async def arguments(indexes: Mapping[str, AnyIndex]) -> set[str]:
+        with agent_server(indexes) as server:
+            async with Client(server) as client:
+                tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+                return set(tools["search"].input_schema["properties"])
+
+    both = {"library": index, "pumps": pumps}
+    assert await arguments({"pumps": pumps}) - await arguments({"library": index}) == {"gather", "fuse"}
+    assert await arguments(both) == await arguments({"pumps": pumps})
+    refused = await call(both, "search", query=query, index="library", gather="text")
+    assert "gather: library is prepared for cells, exhaustive only" in refused
+    refused = await call(both, "search", query=query, index="library", fuse="rrf")
+    assert "fuse: library is not prepared for text" in refused
+    assert "'auto', 'text' or 'cells+text'" in await call(pumps, "search", query=query, gather="faiss")
+
+
 async def test_a_long_text_is_found_as_an_excerpt_and_read_in_parts(tmp_path: Path, encoder: OnnxEncoder) -> None:
     text = "Cats sleep all day. " * 10 + "Goldfish grow as large as their pond. " + "Dogs bark at night. " * 10
     built = Index.build(tmp_path / "animals.sec", [{"docno": "all", "text": text}], encoder=encoder, progress=False)

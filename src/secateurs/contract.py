@@ -45,6 +45,8 @@ from .settings import (
 )
 from .storage.origin import Origin
 from .transfer.export import export
+from .transfer.hub import Repository
+from .transfer.pushing import IndexFiles, push
 from .viewer import IndexViewer
 
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
@@ -191,6 +193,48 @@ class AnyIndex(WithEncoder):
 
     @abstractmethod
     def _origin(self) -> Origin: ...
+
+    def push(
+        self, repo: str, *, public: bool = False, revision: str | None = None, progress: bool | None = None
+    ) -> str:
+        """Write the index to a dataset repository of the Hugging Face Hub, `user/name` (extra `[hub]`).
+
+        public     for a repository that is not there yet: whether everyone may read it, the documents' texts included
+        revision   a branch, which is made if it is not there; None is main
+        progress   False hides the bars of the Hub's client
+
+        The state that searches see now is pushed with one commit, which replaces an index that is there. Gives the
+        address of the commit. `pull` of the class makes an index of it again: docs/transfer.md.
+        """
+        return push(self._files(), self.info(), repo, public, revision, progress)
+
+    @abstractmethod
+    def _files(self) -> IndexFiles: ...
+
+    @classmethod
+    def pull(
+        cls,
+        repo: str,
+        path: str | Path,
+        *,
+        revision: str | None = None,
+        overwrite: bool = False,
+        progress: bool | None = None,
+    ) -> Self:
+        """Make an index at `path` of one that was pushed to the Hugging Face Hub, `user/name`, and open it.
+
+        revision    a branch, a tag or a commit; None is main
+        overwrite   replace an index, which stays as it is until the new one is complete; shards replace nothing
+        progress    False hides the bars of the Hub's client
+
+        Every byte is checked before the index gets its name.
+        """
+        cls._fetch(Repository(repo, revision).open(), Path(path), overwrite, progress)
+        return cls(Path(path), None)
+
+    @staticmethod
+    @abstractmethod
+    def _fetch(repository: Repository, path: Path, overwrite: bool, progress: bool | None) -> None: ...
 
     @abstractmethod
     def fields(self) -> dict[str, Field]:

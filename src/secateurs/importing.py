@@ -18,9 +18,10 @@ from .storage.new_index import check_target, make_index
 from .storage.origin import Origin
 from .storage.recipe import Recipe
 from .transfer.arrays import EXPECTED, read_arrays
+from .transfer.plaid import is_plaid, read_plaid
 from .transfer.tables import read_table
 
-FORMATS = ("table", "arrays")
+FORMATS = ("table", "arrays", "plaid")
 _TABLES = (".parquet", ".arrow", ".feather", ".lance")
 _ARRAYS = (".npy", ".npz")
 
@@ -40,18 +41,20 @@ def import_embeddings(
 ) -> Index:
     """Make an index at `path` from embeddings, streaming, and open it.
 
-    format   "table" (see tables.py) or "arrays" (see arrays.py); by default what the source looks like
-    corpus   gives docnos, texts and metadata to arrays: one document for each matrix, in their order
+    format   "table" (see tables.py), "arrays" (see arrays.py) or "plaid" (see plaid.py); by default what the source
+             looks like
+    corpus   gives docnos, texts and metadata to the others: one document for each matrix, in their order
     store, gather, merge, pool   as in Index.build; of an exported index, by default those that it had, and int8 for
                                  residual4
     """
     check_target(Path(path), overwrite)
     source = Path(source)
     origin: Origin | None = None
-    if _format(source, format) == "table":
+    kind = _format(source, format)
+    if kind == "table":
         documents, total, origin = read_table(source)
     else:
-        documents, total = read_arrays(source)
+        documents, total = read_plaid(source) if kind == "plaid" else read_arrays(source)
     if corpus is not None:
         documents = _with_corpus(documents, corpus, source)
     if origin is None:
@@ -90,13 +93,15 @@ def _format(source: Path, given: str | None) -> str:
     if given is not None:
         check_choice("format", given, FORMATS)
         return given
+    if is_plaid(source):
+        return "plaid"
     if source.suffix in _TABLES or (source.is_dir() and any(source.glob("*.parquet"))):
         return "table"
     if source.suffix in _ARRAYS or (source.is_dir() and any(source.glob("*.npy"))):
         return "arrays"
     raise UsageError(
         f"{source}: what is imported ends in {', '.join((*_TABLES, *_ARRAYS))}, or is a folder of .parquet or .npy "
-        f"files ({EXPECTED})"
+        f"files ({EXPECTED}), or a PLAID index"
     )
 
 

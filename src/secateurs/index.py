@@ -49,6 +49,8 @@ from .storage.origin import Origin
 from .storage.recipe import Recipe
 from .storage.snapshot import Snapshot
 from .transfer.arrays import with_docnos
+from .transfer.pulling import pull_index
+from .transfer.pushing import IndexFiles, index_files
 
 _T = TypeVar("_T")
 
@@ -165,6 +167,11 @@ class Index(AnyIndex):
     def _origin(self) -> Origin:
         return Origin.of(self.snapshot)
 
+    _fetch = staticmethod(pull_index)
+
+    def _files(self) -> IndexFiles:
+        return index_files(self.snapshot)
+
     def fields(self) -> dict[str, Field]:
         return fields_of(self.snapshot)
 
@@ -210,8 +217,6 @@ class Index(AnyIndex):
         snapshot = self.snapshot
         manifest = snapshot.manifest
         gone = [record.deletions for record in manifest.segments if record.deletions is not None]
-        files = [manifest.codebook.files, *(record.files for record in manifest.segments)]
-        files += [deletions.files for deletions in gone]
         embeddings = sum(record.live_embeddings for record in manifest.segments)
         return {
             "path": str(self.path),
@@ -227,7 +232,7 @@ class Index(AnyIndex):
             "gather": [name for name in GATHERERS if name == "exhaustive" or name in manifest.gather],
             "encoder": dict(manifest.encoder),
             "background": manifest.codebook.background and dict(manifest.codebook.background),
-            "bytes": sum(file["bytes"] for folder in files for file in folder.values()),
+            "bytes": sum(file["bytes"] for _, _, files in manifest.folders() for file in files.values()),
             "segments": len(manifest.segments),
             "calibration": calibration.describe(filter(None, [manifest.calibration])),
             "deleted_documents": sum(deletions.documents for deletions in gone),

@@ -1,4 +1,4 @@
-"""Commands that take documents out of an index, and embeddings into one."""
+"""Commands that take documents out of an index, embeddings into one, and whole indexes to and from the Hub."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from ..progress import counted
 from ..settings import StoreName
 from .interruption import changing
 from .options import BuiltGatherers, IndexPath, MergeOption, PoolOption, gatherer_names, merge_threshold
-from .printing import SkippedDocuments, print_built
+from .printing import SkippedDocuments, print_built, size_of
 
 commands = typer.Typer()
+Repository = Annotated[
+    str, typer.Argument(metavar="REPO", help="A dataset repository of the Hugging Face Hub: user/name.")
+]
 
 
 @commands.command(epilog="Example:  secateurs export demo.sec documents.jsonl.gz")
@@ -45,12 +48,12 @@ def import_(
         Path,
         typer.Argument(
             metavar="SOURCE",
-            help="A .parquet, .arrow, .lance, .npz or .npy file, or a folder of .parquet or .npy files.",
+            help="A .parquet, .arrow, .lance, .npz or .npy file, a folder of .parquet or .npy files, or a PLAID index.",
         ),
     ],
     path: IndexPath,
     format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="table or arrays. By default what SOURCE looks like.")
+        str | None, typer.Option(metavar="NAME", help="table, arrays or plaid. By default what SOURCE looks like.")
     ] = None,
     corpus: Annotated[
         str | None,
@@ -86,3 +89,46 @@ def import_(
             overwrite=overwrite,
         )
     print_built(path, built.info(), SkippedDocuments(), str(source))
+
+
+@commands.command(epilog="Example:  secateurs push demo.sec user/demo")
+def push(
+    path: IndexPath,
+    repo: Repository,
+    public: Annotated[
+        bool,
+        typer.Option(
+            "--public",
+            metavar="",
+            help="If the repository is new, let everyone read it, the texts of the documents included.",
+        ),
+    ] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="A branch, which is made if it is not there; by default main."),
+    ] = None,
+) -> None:
+    """Write an index, or a collection in shards, to a repository of the Hugging Face Hub."""
+    from ..cluster.search.open_index import open_index
+
+    with open_index(path) as index:
+        address = index.push(repo, public=public, revision=revision)
+        typer.echo(f"{repo}: {size_of(index.info())}\n{address}")
+
+
+@commands.command(epilog="Example:  secateurs pull user/demo demo.sec")
+def pull(
+    repo: Repository,
+    path: IndexPath,
+    revision: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A branch, a tag or a commit; by default main.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", metavar="", help="Replace an index of that name.")] = False,
+) -> None:
+    """Make an index of one that was pushed to the Hugging Face Hub. Every byte is checked."""
+    from ..cluster.search.open_index import open_index, pull_any
+
+    with changing(path):
+        pull_any(repo, path, revision, overwrite)
+    with open_index(path) as index:
+        typer.echo(f"{path}: {size_of(index.info())}")

@@ -38,8 +38,12 @@ class Layout:
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
 
+    def packed(self) -> bytes:
+        """The content of its file."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
+
     def write(self, folder: Path) -> None:
-        write_atomically(folder / SHARDS, json.dumps(asdict(self), indent=2, ensure_ascii=False).encode())
+        write_atomically(folder / SHARDS, self.packed())
 
     @classmethod
     def read(cls, folder: Path) -> Layout:

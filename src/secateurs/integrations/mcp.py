@@ -4,14 +4,15 @@ An agent pays for every character that it reads, so that a hit has an excerpt of
 """
 
 # Annotations are objects here, not strings: the limits are known only inside `agent_server`.
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from ..contract import AnyIndex
 from ..errors import SecateursError, ShardsMissingError, UsageError, require
-from ..settings import EffortName, SearchSettings
+from ..settings import EffortName, FuseName, SearchSettings
 from ..version import __version__
 from .excerpts import excerpt_start
 
@@ -24,8 +25,10 @@ from mcp.server.transport_security import TransportSecuritySettings  # noqa: E40
 from mcp.types import ToolAnnotations  # noqa: E402
 from pydantic import BaseModel, Field  # noqa: E402
 
+from ..service.answers import SearchAnswer  # noqa: E402
 from ..service.limits import Limits  # noqa: E402
 from ..service.metrics import Metrics  # noqa: E402
+from ..service.parsing import check_hits  # noqa: E402
 from ..service.problems import Problem  # noqa: E402
 from ..service.request_work import Allowance, TooMuchWork  # noqa: E402
 from ..service.served_index import ServedIndex  # noqa: E402
@@ -35,6 +38,7 @@ from ..service.workers import Workers  # noqa: E402
 _T = TypeVar("_T")
 _FEW = 5  # hits, if the agent does not say how many
 _EXCERPT = 1_000  # characters of a hit, if the agent does not say how many
+_HYBRID = ("gather", "fuse")  # arguments for indexes that are built for text
 _LONGEST = 100_000  # characters in one answer of `get`, or of one hit
 
 
@@ -83,6 +87,13 @@ class Explained(BaseModel):
     tokens: list[ExplainedToken] = Field(description="Most important first")
 
 
+def _leave_out(tool: Callable[..., Any], names: Sequence[str]) -> None:
+    """Take arguments, which have defaults, from what agents are told of a tool. They pay for reading it."""
+    told = inspect.signature(tool)
+    kept = [parameter for name, parameter in told.parameters.items() if name not in names]
+    tool.__signature__ = told.replace(parameters=kept)  # type: ignore[attr-defined]
+
+
 @contextmanager
 def agent_server(
     indexes: Mapping[str, AnyIndex], limits: Limits | None = None, about: str | None = None
@@ -116,17 +127,37 @@ def agent_server(
     async def search(
         query: query_text,
         k: Annotated[int, Field(ge=1, le=limits.k, description="Hits wanted")] = min(_FEW, limits.k),
+        offset: Annotated[
+            int, Field(ge=0, le=limits.k, description="Hits to leave out before them, for the next page")
+        ] = SearchSettings.offset,
         where: condition = None,
         min_relevance: Annotated[
             float | None,
             Field(ge=0, le=1, description="Leave out hits with a lower relevance; 0.5 is a good first try"),
         ] = None,
         effort: effort_name = SearchSettings.effort,
+        gather: Annotated[
+            Literal["auto", "text", "cells+text"],
+            Field(
+                description="text: only documents with a word of the query, for codes and names; cells+text: both ways"
+            ),
+        ] = "auto",
+        fuse: Annotated[
+            FuseName | None,
+            Field(description="rrf orders hits by the words of the query too, for a query with codes or rare names"),
+        ] = None,
         characters: Annotated[int, up_to_longest] = _EXCERPT,
         index: index_name = None,
     ) -> Found:
-        settings = {"k": k, "where": where, "min_relevance": min_relevance, "effort": effort}
-        found = await _run(readers, _pick(served, index).search, query, settings, True, allowed)
+        settings = {"k": k, "offset": offset, "where": where, "min_relevance": min_relevance, "effort": effort}
+        settings |= {"gather": gather, "fuse": fuse}
+        picked = _pick(served, index)
+
+        def find() -> SearchAnswer:
+            check_hits(limits, settings)
+            return picked.search(query, settings, True, allowed)
+
+        found = await _run(readers, find)
         hits = []
         for hit in found.hits:
             text = hit.text or ""
@@ -178,6 +209,8 @@ def agent_server(
         ]
         return Explained(**answer.model_dump(include=set(Explained.model_fields) - {"tokens"}), tokens=tokens)
 
+    if not any("text" in index.gatherers for index in indexes.values()):
+        _leave_out(search, _HYBRID)
     described = {
         search: f"Search by meaning and words. {about} Returns the best documents, each with an excerpt of its text. "
         f"Indexes: {sizes}.",

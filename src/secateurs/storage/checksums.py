@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from .file_names import (
     TOKEN_IDS,
     TOKEN_KINDS,
 )
-from .files import REMEDY, open_array, sync_folder
+from .files import REMEDY, open_array, sync_file, sync_folder
 from .manifest import Files
 from .read_ahead import ReadAhead
 
@@ -61,8 +60,7 @@ def describe_files(folder: Path) -> dict[str, dict[str, int]]:
     """Size and CRC-32 of every file of a finished folder, which are synced to disk on the way."""
     described = {}
     for path in sorted(folder.iterdir()):
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync_file(path)
         described[path.name] = {"bytes": path.stat().st_size, "crc32": _crc32(path)}
     sync_folder(folder)
     sync_folder(folder.parent)

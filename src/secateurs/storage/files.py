@@ -36,8 +36,7 @@ def write_atomically(path: Path, content: bytes | Callable[[Path], object]) -> N
             new.write_bytes(content)
         else:
             content(new)
-        with new.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync_file(new)
         new.replace(path)
     finally:
         new.unlink(missing_ok=True)  # on a full disk it would take up the little room that is left
@@ -75,6 +74,11 @@ def open_array(path: Path) -> NDArray[Any]:
     if size == 0:  # nothing to map
         return np.empty(shape, dtype)
     return np.asarray(np.memmap(path, dtype, "r", 10 + length, shape))  # a plain array: one type for the kernels
+
+
+def sync_file(path: Path) -> None:
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -155,12 +155,16 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """All or nothing: a new file, synced, then renamed over the old one. The copy follows, if there is room."""
-        content = asdict(self)
-        content["checksum"] = _checksum(content)
-        packed = json.dumps(content, indent=2, ensure_ascii=False).encode()
+        packed = self.packed()
         write_atomically(folder / MANIFEST, packed)
         with suppress(OSError):  # the change is committed; the next one writes the copy again
             write_atomically(folder / MANIFEST_COPY, packed)
+
+    def packed(self) -> bytes:
+        """The content of its file."""
+        content = asdict(self)
+        content["checksum"] = _checksum(content)
+        return json.dumps(content, indent=2, ensure_ascii=False).encode()
 
     @classmethod
     def read(cls, folder: Path, name: str = MANIFEST) -> Manifest:
@@ -222,13 +226,17 @@ class Manifest:
             }
         )
 
-    def named(self) -> Iterator[tuple[str, str]]:
-        """(part, name) of every folder that belongs to this state of the index."""
-        yield CODEBOOKS, self.codebook.name
+    def folders(self) -> Iterator[tuple[str, str, Files]]:
+        """(part, name, files) of every folder that belongs to this state of the index."""
+        yield CODEBOOKS, self.codebook.name, self.codebook.files
         for record in self.segments:
-            yield SEGMENTS, record.name
+            yield SEGMENTS, record.name, record.files
             if record.deletions is not None:
-                yield DELETIONS, record.deletions.name
+                yield DELETIONS, record.deletions.name, record.deletions.files
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """(part, name) of each of them."""
+        return ((part, name) for part, name, _ in self.folders())
 
 
 def _checksum(content: Mapping[str, Any]) -> str:

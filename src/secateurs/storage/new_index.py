@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from typing import Any
 from ..background import Background
 from ..corpus import OnBad
 from ..encoders import Encoder
-from ..errors import SecateursError
+from ..errors import DamagedIndexError, SecateursError
 from ..version import __version__
+from .checksums import check_files
 from .codebooks import CodebookContent
 from .files import new_folder_name, sync_folder
 from .indexing import Item, write_segment
 from .locks import sweep, write_lock
-from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, SHARDS, Manifest
+from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, SHARDS, Files, Manifest
 from .recipe import Recipe
 
 PRECOMPUTED = {"kind": "precomputed"}  # in place of an encoder's spec, if there is no encoder
@@ -102,18 +103,15 @@ def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool
     An index that is there already is replaced by one rename, that of its manifest: at every moment, also after a power
     cut, there is the old index or the new one.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target)
-    hidden = target.parent / f".{target.name}.building-{platform.node()}-{os.getpid()}-{new_folder_name()}"
-    hidden.mkdir()
-    try:
+    with hidden_folder(target) as hidden:
         manifest = fill(hidden)
         if (target / MANIFEST).is_file():
             with write_lock(target):
                 check_target(target, overwrite)  # another build may have finished first
-                for part, name in manifest.named():
+                for part, name, files in manifest.folders():
                     (target / part).mkdir(exist_ok=True)
-                    (hidden / part / name).rename(target / part / name)
+                    if not _has_already(target / part / name, files):
+                        (hidden / part / name).rename(target / part / name)
                     sync_folder(target / part)
                 manifest = replace(manifest, commit=_last_commit(target) + 1)
                 manifest.write(target)
@@ -124,9 +122,32 @@ def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool
                 target.rmdir()  # empty, see check_target
             hidden.rename(target)
             sync_folder(target.parent)
+
+
+@contextmanager
+def hidden_folder(target: Path) -> Iterator[Path]:
+    """A new folder beside the target, until the end of the `with` unless it is renamed."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target)
+    hidden = target.parent / f".{target.name}.building-{platform.node()}-{os.getpid()}-{new_folder_name()}"
+    hidden.mkdir()
+    try:
+        yield hidden
     finally:
         if hidden.exists():
             shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _has_already(folder: Path, files: Files) -> bool:
+    """Whether the target has this folder, because the index in it was pulled before; one that is damaged is renamed."""
+    if not folder.exists():
+        return False
+    try:
+        check_files(folder, files, every_byte=True)
+    except DamagedIndexError:
+        folder.rename(folder.with_name(f"{folder.name}.damaged-{new_folder_name()}"))  # and swept
+        return False
+    return True
 
 
 def _last_commit(target: Path) -> int:

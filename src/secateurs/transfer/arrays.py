@@ -53,7 +53,7 @@ def with_docnos(documents: Any) -> tuple[Any, bool]:
         documents = documents if first is None else chain([first], documents)
     if not hasattr(first, "__array__"):
         return documents, False
-    return (Document(str(i), encoded=_encoded(f"matrix {i}", matrix)) for i, matrix in enumerate(documents)), True
+    return (Document(str(i), encoded=encoded_matrix(f"matrix {i}", matrix)) for i, matrix in enumerate(documents)), True
 
 
 class Matrices(NamedTuple):
@@ -66,7 +66,7 @@ def read_arrays(path: Path) -> Matrices:
     if path.is_dir():
         return _named(path, _open_all(path))
     if path.suffix == ".npy":
-        return _named(path, {EMBEDDINGS_FIELDS[0]: _open(path)})
+        return _named(path, {EMBEDDINGS_FIELDS[0]: open_npy(path)})
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist()]
@@ -97,10 +97,10 @@ def _unpacked(path: Path) -> Matrices:
 
 
 def _open_all(folder: Path) -> dict[str, NDArray[Any]]:
-    return {file.stem: _open(file) for file in sorted(folder.glob("*.npy")) if file.stem in _KNOWN}
+    return {file.stem: open_npy(file) for file in sorted(folder.glob("*.npy")) if file.stem in _KNOWN}
 
 
-def _open(path: Path) -> NDArray[Any]:
+def open_npy(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -127,7 +127,7 @@ def _one_each(path: Path, names: list[str]) -> Iterator[Document]:
                 raise SecateursError(_unreadable(f"{path}, array {name!r}", error)) from error
             if matrix.ndim != 2:
                 raise UsageError(f"{path}, array {name!r}: has shape {matrix.shape}, not (positions, dim); {EXPECTED}")
-            yield Document(docno, encoded=_encoded(f"{path}, array {name!r}", matrix))
+            yield Document(docno, encoded=encoded_matrix(f"{path}, array {name!r}", matrix))
 
 
 def _named(path: Path, arrays: Mapping[str, NDArray[Any]]) -> Matrices:
@@ -191,10 +191,10 @@ def _rows(
             part = np.asarray(mask[number]).astype(bool) if mask is not None else (padded != 0).any(axis=1)
             matrix, ids = padded[part], None if token_ids is None else token_ids[number][part]
         docno = str(number if docnos is None else docnos[number])
-        yield Document(docno, encoded=_encoded(place, matrix, ids))
+        yield Document(docno, encoded=encoded_matrix(place, matrix, ids))
 
 
-def _encoded(place: str, matrix: NDArray[Any], token_ids: NDArray[Any] | None = None) -> Any:
+def encoded_matrix(place: str, matrix: NDArray[Any], token_ids: NDArray[Any] | None = None) -> Any:
     try:
         return encoded_text(np.asarray(matrix), token_ids)
     except (UsageError, TypeError, RuntimeError) as error:  # the latter two from a tensor that NumPy cannot read

@@ -1,4 +1,4 @@
-"""Open an index, whether it is one folder or a collection in shards."""
+"""Open an index, or pull it from the Hub, whether it is one folder or a collection in shards."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 from ...contract import AnyIndex
 from ...errors import UsageError
 from ...index import Index
+from ...storage.manifest import SHARDS
+from ...transfer.hub import Repository
+from ...transfer.pulling import pull_index
+from ..hub import pull_shards
 from ..layout import is_sharded
 from .sharded_index import ShardedIndex
 
@@ -23,3 +27,10 @@ def open_index(path: str | Path, ray: str | None = None, replicas: int = 1, **op
             "secateurs shard build"
         )
     return index
+
+
+def pull_any(repo: str, path: str | Path, revision: str | None, overwrite: bool, progress: bool | None = None) -> None:
+    """As the repository says."""
+    repository = Repository(repo, revision).open()
+    pull = pull_shards if SHARDS in repository.files else pull_index
+    pull(repository, Path(path), overwrite, progress)

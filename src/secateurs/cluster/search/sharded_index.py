@@ -29,6 +29,8 @@ from ...storage.fields import merged_fields
 from ...storage.indexing import in_index_already
 from ...storage.origin import Origin
 from ...storage.rounding import Int8Store
+from ...transfer.pushing import IndexFiles
+from ..hub import collection_files, pull_shards
 from .backend import Arguments
 from .batches import Batches, encode_batches, new_write_id, read_batches
 from .searched_shards import SearchedShards
@@ -143,6 +145,12 @@ class ShardedIndex(AnyIndex):
             unit=all(origin.unit for origin in (first, *others)), dim=self.dim, int8=first.int8 if same else None
         )
         return origin
+
+    _fetch = staticmethod(pull_shards)
+
+    def _files(self) -> IndexFiles:
+        self._shards.check_layout()
+        return collection_files(self.path, self._shards.layout)
 
     def fields(self) -> dict[str, Field]:
         # Without the time limit of a search: every value of the metadata is read.
