@@ -7,7 +7,7 @@ COLLECTIONS ?= collections
 CACHE ?= .cache
 MINUTES ?= 10
 WORKERS ?= --numprocesses auto --dist loadgroup
-EVERYTHING := $(VENV)/.installed-model,serve,pyterrier,langchain,llama-index,haystack,rerankers,dspy,mcp,lancedb,qdrant,voyager,milvus,ray,bench,dev
+EVERYTHING := $(VENV)/.installed-model,hub,serve,pyterrier,langchain,llama-index,haystack,rerankers,dspy,mcp,lancedb,qdrant,voyager,milvus,ray,bench,dev
 
 .PHONY: help demo quick test check test-torch test-pylate test-page test-wheel soak dist site diagram screenshots projection background clean
 
