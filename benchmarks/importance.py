@@ -285,6 +285,7 @@ def choose(benches: Sequence[Bench], orders: dict[float, Order], gathers: Sequen
 def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]]) -> None:
     """Two plots for each collection, four collections side by side."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     names = list(dict.fromkeys(name for name, _ in results))
     gather = "cells" if any(key[1] == "cells" for key in results) else "faiss"
@@ -312,7 +313,9 @@ def draw(path: Path, results: dict[tuple[str, str], dict[tuple[str, str], Row]])
                 plot.plot(row.documents.mean(), getattr(row, value).mean(), "k*", markersize=9, label=label)
             plot.spines[["top", "right"]].set_visible(False)
             plot.tick_params(labelsize=7)
-            plot.locator_params(axis="x", nbins=4)  # five-digit numbers would overlap
+            plot.set_xscale("log")  # `first` gathers many times as many
+            plot.xaxis.set_major_formatter("{x:,.0f}")
+            plot.xaxis.set_minor_formatter(NullFormatter())
             if value == "overlap":
                 plot.set_title(name, fontsize=9)
                 plot.set_ylim(0, 1.04)

@@ -2,7 +2,8 @@
 
     milliseconds  =  base  +  probe * (embeddings that gather * cells)
                            +  list  * (cells that are probed * documents that a cell lists on average)
-                           +  score * (candidates * query embeddings * embeddings of a document on average)
+                           +  read  * (candidates * embeddings of a document on average)
+                           +  score * (candidates * embeddings of a document on average * query embeddings)
 
 `spend` chooses the most thorough plan of the ladder (effort.py) that the model expects to stay within the budget.
 """
@@ -20,16 +21,19 @@ from numpy.typing import NDArray
 from .effort import FEWEST_KEPT, LADDER, MOST_NPROBE, PLACES, depths, enough, level
 from .settings import SearchPlan
 
-# (embeddings that gather, cells that each probes, candidates) of the searches that are timed
+SHORT, LONG = 12, 32  # embeddings of the queries that are timed: a question, and one with all MASKs
+# (embeddings that gather, cells that each probes, candidates, embeddings of the query) of the searches that are timed
 _TIMED = (
-    (2, 8, 32),
-    (4, 64, 32),
-    (8, 16, 128),
-    (16, 8, 32),
-    (16, 64, 128),
-    (4, 16, 512),
-    (32, 32, 256),
-    (8, 128, 1024),
+    (2, 8, 32, SHORT),
+    (4, 64, 32, SHORT),
+    (8, 16, 128, SHORT),
+    (8, 32, 512, SHORT),
+    (4, 16, 2048, SHORT),
+    (16, 8, 32, LONG),
+    (16, 64, 128, LONG),
+    (4, 16, 512, LONG),
+    (32, 32, 256, LONG),
+    (8, 128, 1024, LONG),
 )
 _REPEATS = 3  # of each, of which the fastest counts: others may be using the machine
 
@@ -50,7 +54,7 @@ class Shape(NamedTuple):
 
 class Costs(NamedTuple):
     shape: Shape
-    milliseconds: tuple[float, float, float, float]  # base, probe, list and score of the model above
+    milliseconds: tuple[float, ...]  # base, probe, list, read and score of the model above
 
     def of(self, kept: int, probed: int, candidates: int, query_embeddings: int) -> float:
         """Expected milliseconds of a search; `probed` is the sum of nprobe over the kept embeddings."""
@@ -58,36 +62,36 @@ class Costs(NamedTuple):
 
     def plus(self, milliseconds: float) -> Costs:
         """With so much more for every search."""
-        base, probe, listed, score = self.milliseconds
-        return self._replace(milliseconds=(base + milliseconds, probe, listed, score))
+        base, *others = self.milliseconds
+        return self._replace(milliseconds=(base + milliseconds, *others))
 
     def times(self, factor: float) -> Costs:
-        base, probe, listed, score = self.milliseconds
-        return self._replace(milliseconds=(base * factor, probe * factor, listed * factor, score * factor))
+        return self._replace(milliseconds=tuple(cost * factor for cost in self.milliseconds))
 
 
 def _work(shape: Shape, kept: int, probed: int, candidates: int, query_embeddings: int) -> NDArray[np.float64]:
-    """(4,): what the coefficients of the model are multiplied with; no more than the index has."""
-    scored = min(candidates, shape.documents) * query_embeddings * shape.document_length
-    return np.array([1.0, kept * shape.cells, min(probed, kept * shape.cells) * shape.list_length, scored])
+    """(5,): what the coefficients of the model are multiplied with; no more than the index has."""
+    read = min(candidates, shape.documents) * shape.document_length
+    listed = min(probed, kept * shape.cells) * shape.list_length
+    return np.array([1.0, kept * shape.cells, listed, read, read * query_embeddings])
 
 
-def fit(shape: Shape, query_embeddings: int, time_search: Callable[[int, int, int], float]) -> Costs:
-    """From `time_search(kept, nprobe, candidates)`, which gives the milliseconds of a search."""
-    work = np.array([_work(shape, kept, kept * nprobe, wanted, query_embeddings) for kept, nprobe, wanted in _TIMED])
+def fit(shape: Shape, time_search: Callable[[int, int, int, int], float]) -> Costs:
+    """From `time_search(kept, nprobe, candidates, query embeddings)`, which gives the milliseconds of a search."""
+    work = np.array([_work(shape, kept, kept * nprobe, wanted, length) for kept, nprobe, wanted, length in _TIMED])
     times = np.array([min(time_search(*timed) for _ in range(_REPEATS)) for timed in _TIMED])
     # Relative errors count: a millisecond too many matters less in a search of ten. No coefficient may be negative:
     # the most negative is set to 0 until none is.
     used = np.ones(work.shape[1], dtype=bool)
+    scale = np.maximum(work.max(axis=0), 1e-9)  # so that the columns are comparable
     while True:
-        solved, *_ = np.linalg.lstsq(work[:, used] / times[:, None], np.ones(len(times)), rcond=None)
+        solved, *_ = np.linalg.lstsq((work / scale)[:, used] / times[:, None], np.ones(len(times)), rcond=None)
         if (solved >= 0).all():
             break
         used[np.flatnonzero(used)[solved.argmin()]] = False
     coefficients = np.zeros(work.shape[1])
     coefficients[used] = solved
-    base, probe, listed, score = coefficients.tolist()
-    return Costs(shape, (base, probe, listed, score))
+    return Costs(shape, tuple((coefficients / scale).tolist()))
 
 
 def spend(plan: SearchPlan, worths: NDArray[np.float64], query_embeddings: int, costs: Costs) -> SearchPlan:

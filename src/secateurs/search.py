@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cancellation import count_score_work, stop_if_cancelled
-from .costs import Costs, Shape, fit, spend
+from .costs import LONG, SHORT, Costs, Shape, fit, spend
 from .effort import PLACES, make_plan
 from .frequencies import Frequencies
 from .fusion import Scores, best_fused, fetch
@@ -49,7 +50,7 @@ from .storage.snapshot import Snapshot
 from .threads import in_order
 from .weights import weigh
 
-_TIMED_EMBEDDINGS = 32  # of the query that is timed for `costs_of`
+_TIMED_QUERIES = 8  # for `costs_of`, in turn: the rows of a query that is asked again are in the CPU's cache
 _PAIRS_AT_ONCE = 1 << 21  # documents times query embeddings between two looks whether the search was cancelled
 
 
@@ -335,7 +336,7 @@ def costs_of(snapshot: Snapshot) -> Costs:
     documents = sum(len(segment) for segment in segments)
     shape = Shape(documents, snapshot.cells, listed / max(snapshot.cells, 1), embeddings / max(documents, 1))
     if not segments:
-        return Costs(shape, (0.0, 0.0, 0.0, 0.0))
+        return Costs(shape, (0.0,) * 5)
 
     def fitted() -> Costs:
         # The machine is the same after a commit, but costs that were fitted on few documents say little about many.
@@ -348,23 +349,33 @@ def costs_of(snapshot: Snapshot) -> Costs:
 
 def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
     segment = snapshot.embedded[0][1]
-    numbers = np.linspace(0, segment.record.embeddings - 1, _TIMED_EMBEDDINGS).astype(np.int64)
+    numbers = np.linspace(0, segment.record.embeddings - 1, _TIMED_QUERIES * LONG).astype(np.int64)
     segment.check_rows(numbers, numbers + 1)
-    kinds = np.full(len(numbers), TokenKind.WORD, dtype=np.uint8)
+    kinds = np.full(LONG, TokenKind.WORD, dtype=np.uint8)
     kinds[0] = TokenKind.SUMMARY  # where documents have summaries, each that is found costs a comparison
-    query = EncodedText(snapshot.store.decode(segment.rows[numbers]), np.asarray(segment.token_ids[numbers]), kinds)
-    decision = decide(OneIndex(snapshot), query, SearchSettings(gather="cells"))
 
-    def milliseconds(kept: int, nprobe: int, candidates: int) -> float:
-        plan = replace(decision.plan, p=kept, nprobe=nprobe, nprobe_each=None, candidates=candidates)
+    def query(number: int, length: int) -> EncodedText:
+        rows = numbers[number::_TIMED_QUERIES][:length]
+        return EncodedText(
+            snapshot.store.decode(segment.rows[rows]), np.asarray(segment.token_ids[rows]), kinds[: len(rows)]
+        )
+
+    searched, settings = OneIndex(snapshot), SearchSettings(gather="cells")
+    queries = {length: cycle([query(number, length) for number in range(_TIMED_QUERIES)]) for length in (SHORT, LONG)}
+
+    def milliseconds(kept: int, nprobe: int, candidates: int, length: int) -> float:
         watch = Stopwatch()
-        decide(OneIndex(snapshot), query, SearchSettings(gather="cells"))
+        decision = decide(searched, next(queries[length]), settings)
+        watch.lap("decide")
+        plan = replace(decision.plan, p=kept, nprobe=nprobe, nprobe_each=None, candidates=candidates)
         find(snapshot, decision._replace(plan=plan, kept=np.arange(kept)), watch)
         return sum(watch.laps.values())
 
-    fitted = fit(shape, len(query), milliseconds)
+    fitted = fit(shape, milliseconds)
+    asked = query(0, LONG)
+    plan = replace(decide(searched, asked, settings).plan, budget_ms=1.0)
     watch = Stopwatch()
-    spend(replace(decision.plan, budget_ms=1.0), np.ones(len(query)), len(query), fitted)
+    spend(plan, np.ones(len(asked)), len(asked), fitted)
     watch.lap("spend")
     return fitted.plus(watch.laps["spend"])
 
