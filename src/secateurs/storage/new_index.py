@@ -22,6 +22,7 @@ from .indexing import Item, write_segment
 from .locks import sweep, write_lock
 from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, SHARDS, Manifest
 from .recipe import Recipe
+from .salvage import staging_beside
 
 PRECOMPUTED = {"kind": "precomputed"}  # in place of an encoder's spec, if there is no encoder
 
@@ -45,6 +46,7 @@ def make_index(
 ) -> None:
     """One segment of everything. `spec` is that of the encoder which made the embeddings that documents bring.
 
+    With an encoder, embeddings that an interrupted build of the same index has encoded are taken over: salvage.py.
     `codebook`, `unit`, `dim` and `merged` as in write_segment: a shard of a collection has those of the collection.
     """
 
@@ -61,6 +63,7 @@ def make_index(
             unit=unit,
             dim=dim,
             merged=merged,
+            staging=staging,
         )
         return Manifest(
             dim=segment.dim,
@@ -74,7 +77,9 @@ def make_index(
             written_by=f"secateurs {__version__}",
         )
 
-    build_folder(path, fill, overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with staging_beside(path, encoder, recipe) as staging:
+        build_folder(path, fill, overwrite)
 
 
 def check_target(target: Path, overwrite: bool) -> None:
@@ -102,7 +107,6 @@ def build_folder(target: Path, fill: Callable[[Path], Manifest], overwrite: bool
     An index that is there already is replaced by one rename, that of its manifest: at every moment, also after a power
     cut, there is the old index or the new one.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(target)
     hidden = target.parent / f".{target.name}.building-{platform.node()}-{os.getpid()}-{new_folder_name()}"
     hidden.mkdir()
