@@ -357,6 +357,12 @@ def test_embeddings_that_would_not_be_the_same_are_not_taken_over(
     assert folder not in staged_folders(path)
 
 
+def test_a_build_without_an_encoder_removes_what_is_kept(path: Path) -> None:
+    interrupted_build(path, 40)
+    build_random(path)
+    assert beside(path) == ["i.sec"]
+
+
 def test_what_follows_from_the_same_embeddings_may_be_another(path: Path, tmp_path: Path) -> None:
     build(tmp_path / "fresh" / "i.sec", TextEncoder(), store="float16", gather=("cells", "text"))
     interrupted_build(path, 40)

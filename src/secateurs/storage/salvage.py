@@ -152,14 +152,14 @@ def staging_beside(target: Path, encoder: Encoder | None, recipe: Recipe) -> Ite
 
     If the build fails, the folder stays if it has enough, and the error gets a note that says so.
     """
-    fingerprint = None if encoder is None else encoder.spec.get("fingerprint")
-    if encoder is None or fingerprint is None:
+    staged = recipe.codec.staged
+    prefix = f".{target.name}.staged-{platform.node()}-"
+    if encoder is None:
+        _take_earlier(target.parent, prefix, b"", staged)  # removes them: no encoder has an empty digest
         yield None
         return
-    staged = recipe.codec.staged
-    settings = f"{__version__} {fingerprint} {encoder.dim} {np.dtype(staged).name} {recipe.merge} {recipe.pool}"
-    common = hashlib.blake2b(settings.encode(), digest_size=16).digest()
-    prefix = f".{target.name}.staged-{platform.node()}-"
+    settings = [__version__, encoder.spec["fingerprint"], encoder.dim, np.dtype(staged).name, recipe.merge, recipe.pool]
+    common = hashlib.blake2b(repr(settings).encode(), digest_size=16).digest()
     earlier = _take_earlier(target.parent, prefix, common, staged)
     salvage = Salvage([folder.journal for folder in earlier if folder.journal is not None], encoder.dim)
     folder = _Folder(target.with_name(prefix + new_folder_name()))
