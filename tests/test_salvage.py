@@ -6,14 +6,10 @@ import json
 import multiprocessing
 import os
 import platform
-import random
 import shutil
 import signal
-import sqlite3
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,103 +17,30 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import QUERIES, build_random, random_text
+from interrupted import (
+    DOCUMENTS,
+    TextEncoder,
+    beside,
+    build,
+    content,
+    corpus,
+    files_of,
+    interrupt,
+    interrupted_build,
+    missing_after,
+    needs_kill,
+    staged_folders,
+)
 
 from secateurs import Document, EncodedText, Index, SecateursError, encoders
 from secateurs.cli import app
 from secateurs.encoders.onnx import OnnxEncoder
 from secateurs.storage import salvage
-from secateurs.storage.journal import STAGED
-from secateurs.storage.locks import write_lock
-from secateurs.storage.manifest import CODEBOOKS, SEGMENTS
-
-needs_kill = pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
-DOCUMENTS = 60
-
-
-class TextEncoder:
-    """Random embeddings that depend on the text alone. Counts what it encodes, and stops where it is told to."""
-
-    dim = 16
-
-    def __init__(self, stop_at: int | None = None, stop: Callable[[], object] = lambda: None, name: str = "a") -> None:
-        self.spec = {"kind": "test", "model": "test", "fingerprint": name}
-        self.encoded: list[str] = []
-        self._stop_at, self._stop, self._name = stop_at, stop, name
-
-    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        for text in texts:
-            if len(self.encoded) == self._stop_at:
-                self._stop()
-            self.encoded.append(text)
-            yield self.encode_query(text)
-
-    def encode_query(self, text: str) -> EncodedText:
-        seed = zlib.crc32(f"{self._name} {text}".encode())
-        return random_text(np.random.default_rng(seed), 1 + seed % 7)
-
-    def token_text(self, token_id: int) -> str:
-        return str(token_id)
-
-
-def corpus(numbers: Iterable[int] = range(DOCUMENTS)) -> list[dict[str, Any]]:
-    return [{"docno": f"d{number}", "text": f"text {number % 50}", "number": number} for number in numbers]
-
-
-def missing_after(count: int) -> list[str]:
-    """The texts of the corpus that none of its first documents has."""
-    texts = [document["text"] for document in corpus()]
-    return [text for text in texts if text not in texts[:count]]
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 @pytest.fixture(autouse=True)
 def small_builds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salvage, "WORTH_KEEPING", 1)
-
-
-def build(path: Path, encoder: TextEncoder, documents: Sequence[Any] | None = None, **options: Any) -> Index:
-    return Index.build(path, corpus() if documents is None else documents, encoder=encoder, progress=False, **options)
-
-
-def interrupted_build(path: Path, stop_at: int, documents: Sequence[Any] | None = None, **options: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        build(path, TextEncoder(stop_at, interrupt), documents, **options)
-
-
-def files_of(path: Path) -> dict[str, Any]:
-    """Every file of an index, without the random names of the folders: bytes, and of the database what it holds."""
-    held: dict[str, Any] = {}
-    for part in (SEGMENTS, CODEBOOKS):
-        (folder,) = (path / part).iterdir()
-        for file in folder.iterdir():
-            if file.suffix == ".sqlite":
-                with closing(sqlite3.connect(file)) as database:
-                    held[file.name] = list(database.iterdump())
-            else:
-                held[file.name] = file.read_bytes()
-    return held
-
-
-def content(path: Path) -> dict[str, Any]:
-    """Every file of an index, what its manifest says of them, and some rankings."""
-    index, held = Index(path), files_of(path)
-    record = index.manifest.segments[0]
-    counts = record.documents, record.embeddings, record.positions, record.cut_documents
-    held["record"] = *counts, record.spread, record.clipped, record.unit, record.reach
-    rng = np.random.default_rng(1)
-    held["rankings"] = [index.search(random_text(rng, 4)).hits for _ in range(5)]
-    return held
-
-
-def beside(path: Path) -> list[str]:
-    return sorted(file.name for file in path.parent.iterdir())
-
-
-def staged_folders(path: Path) -> list[Path]:
-    return sorted(path.parent.glob(f".{path.name}.staged-*"))
 
 
 @pytest.fixture(scope="module")
@@ -320,144 +243,6 @@ def test_a_build_interrupted_while_it_takes_over_loses_nothing(path: Path, expec
     assert beside(path) == ["i.sec"]
 
 
-def test_texts_are_taken_over_wherever_they_stand_in_a_changed_corpus(path: Path, tmp_path: Path) -> None:
-    changed = corpus([70, 3, 2, 1, 71, *range(20, 50), 72, 73, 0, 74])
-    changed[10] = {"docno": "renamed", "text": changed[10]["text"]}
-    changed[11] |= {"text": "another text"}
-    build(tmp_path / "fresh" / "i.sec", TextEncoder(), changed)
-    interrupted_build(path, 40)
-    encoder = TextEncoder()
-    build(path, encoder, changed)
-    before = {document["text"] for document in corpus()[:40]}
-    assert encoder.encoded == [document["text"] for document in changed if document["text"] not in before]
-    assert 0 < len(encoder.encoded) < 20
-    assert content(path) == content(tmp_path / "fresh" / "i.sec")
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        ({}, {"encoder": TextEncoder(name="b")}),
-        ({}, {"merge": 0.5}),
-        ({}, {"pool": 2}),
-        ({"store": "int8"}, {"store": "int16"}),  # is staged as float32
-    ],
-    ids=["encoder", "merge", "pool", "store"],
-)
-def test_embeddings_that_would_not_be_the_same_are_not_taken_over(
-    path: Path, first: dict[str, Any], second: dict[str, Any]
-) -> None:
-    interrupted_build(path, 40, **first)
-    (folder,) = staged_folders(path)
-    encoder = second.pop("encoder", TextEncoder())
-    stopped = [*corpus(), {"text": "nameless"}]
-    with pytest.raises(SecateursError, match="no docno"):
-        build(path, encoder, stopped, **second)
-    assert len(encoder.encoded) == DOCUMENTS
-    assert folder not in staged_folders(path)
-
-
-def test_a_build_without_an_encoder_removes_what_is_kept(path: Path) -> None:
-    interrupted_build(path, 40)
-    build_random(path)
-    assert beside(path) == ["i.sec"]
-
-
-def test_what_follows_from_the_same_embeddings_may_be_another(path: Path, tmp_path: Path) -> None:
-    build(tmp_path / "fresh" / "i.sec", TextEncoder(), store="float16", gather=("cells", "text"))
-    interrupted_build(path, 40)
-    encoder = TextEncoder()
-    build(path, encoder, store="float16", gather=("cells", "text"))
-    assert encoder.encoded == missing_after(40)
-    assert content(path) == content(tmp_path / "fresh" / "i.sec")
-
-
-@pytest.mark.parametrize("options", [{"merge": 0.2}, {"pool": 3}, {"store": "int16"}, {"store": "residual4"}])
-def test_whatever_is_done_to_embeddings_they_are_the_same(path: Path, tmp_path: Path, options: dict[str, Any]) -> None:
-    build(tmp_path / "fresh" / "i.sec", TextEncoder(), **options)
-    interrupted_build(path, 40, **options)
-    encoder = TextEncoder()
-    build(path, encoder, **options)
-    assert encoder.encoded == missing_after(40)
-    assert content(path) == content(tmp_path / "fresh" / "i.sec")
-
-
-@pytest.mark.parametrize("name", ["staged.journal", *(f"staged.{name}" for name in STAGED)])
-def test_what_is_damaged_is_encoded_again(path: Path, expected: dict[str, Any], name: str) -> None:
-    rng = random.Random(0)
-    for _ in range(8):
-        interrupted_build(path, 40)
-        (folder,) = staged_folders(path)
-        damaged = bytearray((folder / name).read_bytes())
-        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-        (folder / name).write_bytes(damaged)
-        encoder = TextEncoder()
-        build(path, encoder)
-        again = len(encoder.encoded) - len(missing_after(40))
-        assert again in (1, 2, 50)  # a text of one or two documents; all, if the head of the journal is damaged
-        assert content(path) == expected
-        assert beside(path) == ["i.sec"]
-        shutil.rmtree(path)
-
-
-@pytest.mark.parametrize("name", ["staged.journal", *(f"staged.{name}" for name in STAGED)])
-def test_what_is_cut_off_is_encoded_again(path: Path, expected: dict[str, Any], name: str) -> None:
-    for share in (0.0, 0.3, 0.999):
-        interrupted_build(path, 40)
-        (folder,) = staged_folders(path)
-        whole = (folder / name).read_bytes()
-        (folder / name).write_bytes(whole[: int(share * len(whole))])
-        encoder = TextEncoder()
-        build(path, encoder)
-        assert len(missing_after(40)) < len(encoder.encoded) <= DOCUMENTS
-        assert len(encoder.encoded) < DOCUMENTS or share == 0
-        assert content(path) == expected
-        assert beside(path) == ["i.sec"]
-        shutil.rmtree(path)
-
-
-@pytest.mark.parametrize("name", ["staged.journal", "staged.rows"])
-def test_a_folder_without_one_of_its_files_is_removed(
-    path: Path, expected: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted_build(path, 40)
-    (folder,) = staged_folders(path)
-    (folder / name).unlink()
-    monkeypatch.setattr(salvage, "_BEING_MADE", 0.0)
-    build(path, TextEncoder())
-    assert content(path) == expected
-    assert beside(path) == ["i.sec"]
-
-
-def test_the_folder_of_a_build_that_runs_is_left_alone(path: Path, expected: dict[str, Any]) -> None:
-    interrupted_build(path, 40)
-    (folder,) = staged_folders(path)
-    with write_lock(folder):  # as the process of that build has it
-        encoder = TextEncoder()
-        build(path, encoder)
-    assert len(encoder.encoded) == DOCUMENTS
-    assert staged_folders(path) == [folder]
-    build(path, TextEncoder(), overwrite=True)
-    assert beside(path) == ["i.sec"]
-
-
-def test_a_build_locks_its_folder_while_it_runs(path: Path) -> None:
-    def check() -> None:
-        (folder,) = staged_folders(path)
-        with pytest.raises(SecateursError, match="another process"), write_lock(folder, patience=0):
-            pass
-
-    build(path, TextEncoder(10, check))
-    assert len(Index(path)) == DOCUMENTS
-
-
-def test_a_folder_that_another_build_is_just_making_is_left_alone(path: Path) -> None:
-    folder = path.with_name(f".{path.name}.staged-{platform.node()}-0123")
-    folder.mkdir()
-    build(path, TextEncoder())
-    assert folder.exists()
-
-
 def test_an_index_that_is_replaced_stays_until_the_build_has_gone_on(path: Path, expected: dict[str, Any]) -> None:
     build_random(path, 5)
     interrupted_build(path, 40, overwrite=True)
@@ -468,16 +253,6 @@ def test_an_index_that_is_replaced_stays_until_the_build_has_gone_on(path: Path,
     assert encoder.encoded == missing_after(40)
     assert content(path) == expected
     assert beside(path) == ["i.sec"]
-
-
-def test_an_encoder_that_skips_texts_leaves_nothing_to_take_over(path: Path) -> None:
-    class Skips(TextEncoder):
-        def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-            return super().encode_documents(text for text in texts if text != "text 7")
-
-    with pytest.raises(SecateursError, match="the encoder gave 58 encodings for 60 documents"):
-        build(path, Skips())
-    assert beside(path) == []
 
 
 class StoppedEncoder:
