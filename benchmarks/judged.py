@@ -70,7 +70,7 @@ class StoredEmbeddings:
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._pending: deque[EncodedText] = deque()
+        self._pending: deque[tuple[str, EncodedText]] = deque()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._index.encoder, name)
@@ -79,12 +79,15 @@ class StoredEmbeddings:
         """Those of the index, without their embeddings, which `encode_documents` gives in the same order."""
         for document in self._index.documents():
             assert document.encoded is not None
-            self._pending.append(document.encoded)
+            self._pending.append((document.text, document.encoded))
             yield replace(document, encoded=None)
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        for _ in texts:
-            yield self._pending.popleft()
+        for text in texts:
+            expected, encoded = self._pending.popleft()
+            while expected != text:  # a document that was taken over from an interrupted build
+                expected, encoded = self._pending.popleft()
+            yield encoded
 
 
 def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:

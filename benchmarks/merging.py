@@ -56,6 +56,8 @@ class Dropping(StoredEmbeddings):
         }
         order = frequencies.token_ids[np.argsort(-frequencies.collection, kind="stable")].tolist()
         self._dropped = np.array([token for token in order if token not in special][:most_frequent])
+        fingerprint = f"{index.encoder.spec['fingerprint']} without {most_frequent}"
+        self.spec = {**index.encoder.spec, "fingerprint": fingerprint}  # other embeddings: not to be taken over
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
         for encoded in super().encode_documents(texts):

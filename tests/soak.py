@@ -4,7 +4,8 @@
 
 Processes change an index and are killed (SIGKILL) at random moments, at every step of a change, and by a full disk;
 files are damaged. After each event the index must open at the last committed state, with every
-document of it found, and after the next change nothing may be left over. Prints the number of events of each kind.
+document of it found, and after the next change nothing may be left over. Builds that encode are killed again and again
+at random moments, and must encode no text twice. Prints the number of events of each kind.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from conftest import random_text
 
-from secateurs import Document, Index, SecateursError
+from secateurs import Document, EncodedText, Index, SecateursError
+from secateurs.storage import salvage
 from secateurs.storage.manifest import PARTS
 
 VERBS = ("add", "update", "update_metadata", "delete", "compact", "build")
@@ -187,6 +189,68 @@ def kill_at_every_step(path: Path, state: State, rng: random.Random, verb: str, 
     raise AssertionError(f"{verb} never got through")
 
 
+class _SlowEncoder:
+    """Gives a text its embeddings after a pause, and notes in a file which texts it was given."""
+
+    dim = 16
+    spec = {"kind": "slow", "model": "slow", "fingerprint": "0123456789abcdef"}  # noqa: RUF012
+
+    def __init__(self, notes: Path) -> None:
+        self._notes = notes
+
+    def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
+        with self._notes.open("ab", buffering=0) as file:
+            for text in texts:
+                time.sleep(0.002)
+                yield self.encode_query(text)
+                file.write(f"{text}\n".encode())  # the text is staged when the next one is asked for
+
+    def encode_query(self, text: str) -> EncodedText:
+        return random_text(np.random.default_rng(list(text.encode())), 3 + len(text) % 5)
+
+    def token_text(self, token_id: int) -> str:
+        return str(token_id)
+
+
+def build_in_several_runs(folder: Path, rng: random.Random, counts: Counter[str]) -> None:
+    """Kill a build that encodes, start it again, and so on until it is finished: no text is encoded twice."""
+    folder.mkdir()
+    path, notes = folder / "r.sec", folder / "notes"
+    documents = [{"docno": f"r{number}", "text": f"{number} {rng.random()}"} for number in range(rng.randint(40, 120))]
+    fresh = folder / "fresh.sec"
+    _build_encoding(fresh, documents, folder / "other notes")
+    longest = 0.3  # seconds; more from run to run, because finishing takes longer than that on a busy machine
+    while not path.exists():
+        process = _fork.Process(target=_build_encoding, args=(path, documents, notes))
+        process.start()
+        process.join(rng.uniform(0.02, longest))
+        longest *= 1.1
+        if process.is_alive():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+            counts["kills"] += 1
+            counts["killed during a build that encodes"] += 1
+    assert max(Counter(notes.read_text().splitlines()).values()) == 1, "a text that was staged was encoded again"
+    assert _arrays(path) == _arrays(fresh), "the index is not that of a build without interruption"
+    Index(path).check()
+    _build_encoding(path, documents, notes)  # the last process may have been killed while it removed what it had staged
+    assert {file.name for file in folder.iterdir()} == {path.name, fresh.name, "notes", "other notes"}, (
+        "something is left over"
+    )
+    shutil.rmtree(folder)
+
+
+def _build_encoding(path: Path, documents: list[dict[str, str]], notes: Path) -> None:
+    salvage.WORTH_KEEPING = 1  # these builds are small
+    salvage._BEING_MADE = 0.0  # and no other process builds here
+    Index.build(path, documents, encoder=_SlowEncoder(notes), progress=False, overwrite=True)
+
+
+def _arrays(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for part in PARTS for file in path.glob(f"{part}/*/*.npy")}
+
+
 def _limited(path: Path, verb: str, given: State, most: int) -> None:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
@@ -258,6 +322,7 @@ def soak(folder: Path, seconds: float, seed: int, report: Callable[[Counter[str]
             state = kill_at_random(path, state, rng, counts)
             state = no_room(path, state, rng, counts)
         state = kill_at_every_step(path, state, rng, rng.choice(VERBS), counts)
+        build_in_several_runs(folder / "runs", rng, counts)
         for _ in range(5):
             damage(path, rng, counts)
         verb, given, state = plan(rng, state, "add" if len(state) < 100 else "build")

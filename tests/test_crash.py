@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import soak
 
+from secateurs.storage import salvage
 from secateurs.storage.files import write_atomically
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="sends SIGKILL")
@@ -40,6 +41,16 @@ def test_processes_killed_at_random_lose_nothing(path: Path) -> None:
     soak.carry_out(path, "compact", {})
     soak.verify(path, state)
     soak.verify_nothing_is_left_over(path)
+
+
+def test_a_build_killed_again_and_again_encodes_no_text_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WORTH_KEEPING", "_BEING_MADE"):
+        monkeypatch.setattr(salvage, name, getattr(salvage, name))  # puts back what the builds change
+    counts: Counter[str] = Counter()
+    rng = random.Random(4)
+    for _ in range(3):
+        soak.build_in_several_runs(tmp_path / "runs", rng, counts)
+    assert counts["killed during a build that encodes"] > 3
 
 
 def test_without_room_on_the_disk_nothing_changes(path: Path) -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from secateurs import Document, EncodedText, Index
 from secateurs.kernels import probing
+from secateurs.kernels.clustering import assign
 from secateurs.kernels.probing import Centroids, group_cells
 from secateurs.kernels.simd import round_query
 
-CELLS, WIDTH, PROBED = 12_000, 16, 60
+CELLS, WIDTH, PROBED, NEAR = 12_000, 16, 60, 24
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,6 +25,7 @@ def groups_for_few() -> Iterator[None]:
         patch.setattr(probing, "MANY_CELLS", 1000)
         patch.setattr(probing, "_CELLS_PER_GROUP", 16)
         patch.setattr(probing, "_GROUPS_PROBED", PROBED)
+        patch.setattr(probing, "_GROUPS_NEAR", NEAR)
         yield
 
 
@@ -128,6 +130,37 @@ def test_with_groups_a_large_nprobe_finds_exactly_the_nearest_cells(centroids: n
         assert np.array_equal(grouped.nearest(rounded, wanted)[1], Centroids(centroids).nearest(rounded, wanted)[1])
 
 
+def added_rows(centroids: np.ndarray, seed: int, count: int) -> np.ndarray:
+    """Near centroids, as embeddings that are added are."""
+    rng = np.random.default_rng(seed)
+    rows = centroids[rng.integers(0, len(centroids), count)] + rng.normal(0, 8, (count, WIDTH))
+    return np.clip(np.rint(rows), -127, 127).astype(np.int8)
+
+
+@given(st.integers(0, 10_000), st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_a_row_is_assigned_to_the_nearest_cell_of_the_groups_with_the_nearest_centres(
+    centroids: np.ndarray,
+    groups: np.ndarray,
+    grouped: Centroids,
+    outlines: tuple[np.ndarray, np.ndarray],
+    seed: int,
+    count: int,
+) -> None:
+    rows = added_rows(centroids, seed, count)
+    centres, _ = outlines
+    for row, cell in zip(rows.astype(np.int64), grouped.assign(rows).tolist(), strict=True):
+        nearness = [both @ row - (both * both).sum(axis=1) // 2 for both in (centres, centroids.astype(np.int64))]
+        best = np.argsort(-nearness[0], kind="stable")[:NEAR]
+        assert nearness[1][cell] == nearness[1][np.isin(groups, best)].max()
+
+
+def test_groups_assign_nearly_all_rows_to_the_nearest_cell(centroids: np.ndarray, grouped: Centroids) -> None:
+    rows = added_rows(centroids, 3, 2000)
+    nearest = assign(rows.__getitem__, np.arange(len(rows)), centroids, None)
+    assert 0.97 < (grouped.assign(rows) == nearest).mean() < 1
+
+
 def documents(count: int, seed: int = 0) -> list[Document]:
     """Every embedding near one of 200 words."""
     rng = np.random.default_rng(seed)
@@ -163,6 +196,38 @@ def test_an_index_with_many_cells_finds_with_groups_what_it_finds_without(tmp_pa
         assert index.score(query, [hit.docno for hit in found]) == [hit.score for hit in found]
         shared += len({hit.docno for hit in found} & {hit.docno for hit in flat.search(query)})
     assert shared >= 0.98 * 10 * 30
+
+
+def test_documents_that_are_added_by_groups_are_found_as_by_all_centroids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probing, "MANY_CELLS", 10**6)
+        flat = Index.build(tmp_path / "flat.sec", documents(3000), encoder=None)
+    index = Index.build(tmp_path / "i.sec", documents(3000), encoder=None)
+    assigned: list[int] = []
+    by_groups = Centroids.assign
+
+    def counted(self: Centroids, rows: np.ndarray) -> np.ndarray:
+        assigned.append(len(rows))
+        return by_groups(self, rows)
+
+    monkeypatch.setattr(Centroids, "assign", counted)
+    flat.add(documents(1000, seed=1))
+    assert assigned == []
+    index.add(documents(1000, seed=1))
+    assert sum(assigned) == 12_000
+    assert len(assigned) > 1  # a part for each thread
+    spreads = [each.manifest.segments[-1].spread for each in (flat, index)]
+    assert spreads[0] <= spreads[1] < 1.02 * spreads[0]
+    recall = [0, 0]
+    for document in documents(60, seed=2):
+        assert document.encoded is not None
+        exact = {hit.docno for hit in index.search(document.encoded, gather="exhaustive")}
+        for number, each in enumerate((flat, index)):
+            recall[number] += len(exact & {hit.docno for hit in each.search(document.encoded)})
+    assert recall[1] >= recall[0] - 6  # of 600
+    assert recall[1] > 500
 
 
 def test_groups_follow_the_cells_through_the_life_of_an_index(tmp_path: Path) -> None:

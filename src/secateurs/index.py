@@ -102,7 +102,8 @@ class Index(AnyIndex):
         progress    None shows bars on a terminal, True always, False never
         on_bad      called with a message for each document that cannot be used; without it the first one raises
 
-        An index that is at `path` already stays as it is until the new one is finished.
+        An index that is at `path` already stays as it is until the new one is finished. After an interruption, the same
+        call takes over what was encoded: docs/living-index.md.
         """
         gather = (gather,) if isinstance(gather, str) else tuple(dict.fromkeys(gather))
         check_target(Path(path), overwrite)

@@ -12,7 +12,7 @@ import typer
 from ..errors import SecateursError, UsageError
 from ..version import __version__
 from . import background, demo, documents, lab, mcp, rerank, search, serve, shards, transfer
-from .interruption import Commands, InterruptedCommandError, end_process
+from .interruption import Commands, InterruptedCommandError, end_process, notes_of
 
 app = typer.Typer(
     cls=Commands,
@@ -57,9 +57,9 @@ def main() -> None:
         _print_error(f"interrupted{error}")
         end_process(130)
     except SecateursError as error:
-        _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+        _fail("; ".join([str(error), *notes_of(error)]), 2 if isinstance(error, UsageError) else 1)
     except (OSError, MemoryError) as error:
-        _fail(str(error) or type(error).__name__, 1)
+        _fail("; ".join([str(error) or type(error).__name__, *notes_of(error)]), 1)
 
 
 def _fail(message: str, code: int) -> None:

@@ -37,7 +37,8 @@ def end_process(code: int) -> NoReturn:
     """End without waiting for threads, after the functions that are registered with atexit.
 
     A normal exit waits for the encoder's threads, and aborts (exit code 134) if C++ threads are still running. The
-    interrupted command has removed its unfinished files before this is called, and these threads write no files.
+    interrupted command has removed its unfinished files, or kept what it can go on with, before this is called, and
+    these threads write no files.
     """
     try:
         sys.stdout.flush()
@@ -55,13 +56,18 @@ def on_interrupt(consequence: Callable[[], str]) -> Iterator[None]:
     except (KeyboardInterrupt, RuntimeError) as error:
         if not is_interruption(error):
             raise
-        found = consequence()
+        found = "; ".join(filter(None, [consequence(), *notes_of(error)]))
         raise InterruptedCommandError(f": {found}" if found else "") from error
 
 
 def is_interruption(error: BaseException) -> bool:
     """Also where Ctrl-C came while Python's own threading released a lock: that raises a RuntimeError on top of it."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """What the library has added to an error: an interrupted build says what is kept of it."""
+    return list(getattr(error, "__notes__", ()))
 
 
 @contextmanager

@@ -27,6 +27,10 @@ class Encoder(Protocol):
     def encode_query(self, text: str) -> EncodedText: ...
 
     def encode_documents(self, texts: Iterable[str]) -> Iterator[EncodedText]:
-        """One EncodedText per text, in order, reading no further ahead than it has to."""
+        """One EncodedText per text, in order, reading no further ahead than it has to.
+
+        It depends on the text and on what `fingerprint` covers: a build that goes on after an interruption gives the
+        encoder only texts that were not encoded yet.
+        """
 
     def token_text(self, token_id: int) -> str: ...

@@ -155,7 +155,7 @@ def _split(read: Read, rows: Rows, budget: int, threads: int | None, depth: int 
 
 def assign(read: Read, rows: Rows, centroids: NDArray[np.int8], threads: int | None) -> NDArray[np.int32]:
     """The nearest centroid of each row, a block of rows at a time."""
-    packed, start = _starts(centroids)
+    packed, start = pack_for_distances(centroids)
 
     def nearest(first: int) -> NDArray[np.int32]:
         block = read(rows[first : first + _BATCH])
@@ -166,15 +166,21 @@ def assign(read: Read, rows: Rows, centroids: NDArray[np.int8], threads: int | N
     return np.concatenate(list(in_order(nearest, ((first,) for first in range(0, len(rows), _BATCH)), threads)))
 
 
-def _starts(centroids: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+def pack_for_distances(centroids: NDArray[np.int8]) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
     """Packed centroids, with accumulators that make the largest product that of the nearest centroid.
 
     |row - centroid|^2 = |row|^2 - 2 (row . centroid - |centroid|^2 / 2). Lanes behind the last can never win.
     """
     packed, start = pack(centroids)
-    start[: len(centroids)] -= (centroids.astype(np.int32) ** 2).sum(axis=1) // 2
+    start[: len(centroids)] -= half_squares(centroids)
     start[len(centroids) :] = np.iinfo(np.int32).min // 2
     return packed, start
+
+
+def half_squares(centroids: NDArray[np.int8]) -> NDArray[np.int32]:
+    """|centroid|^2 / 2 of each, rounded down."""
+    squares: NDArray[np.int32] = np.einsum("ij,ij->i", centroids, centroids, dtype=np.int32)  # without a wider copy
+    return squares // 2
 
 
 def _cluster_batch(read: Read, rows: Rows, bounds: NDArray[np.int64], budgets: NDArray[np.int64]) -> Clusters:
@@ -256,7 +262,7 @@ def _k_means(
 
 @compiled
 def _put(vector: NDArray[np.int8], place: int, packed: NDArray[np.int8], start: NDArray[np.int32]) -> None:
-    """A centroid into its lane, as `_starts` does for many."""
+    """A centroid into its lane, as `pack_for_distances` does for many."""
     groups = len(vector) // 4
     base = (place // LANES) * groups * 4 * LANES + (place % LANES) * 4
     total, squared = np.int64(0), np.int64(0)

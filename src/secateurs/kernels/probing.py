@@ -9,19 +9,24 @@ centroids.
 Groups are ranked by the product with their centre plus a term for their spread: the farther the members are from the
 centre, the nearer the nearest of them may be to the query embedding.
 
+Embeddings that are added are put into the cell with the nearest centroid, and groups find that too: among the members
+of the 64 groups with the nearest centres. A distance takes nothing but other starts of the accumulators.
+benchmarks/assigning.py measures how often it is the nearest of all.
+
 While a kernel runs, a heap holds the best cells of each query embedding as keys, `product << 32 | complement of the
 cell`: keys order by product, and equal products by the lower cell. A cell that enters costs the logarithm of nprobe.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import isqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .clustering import cluster
+from .clustering import cluster, half_squares, pack_for_distances
 from .heap import replace_lowest
 from .simd import (
     LANES,
@@ -39,6 +44,7 @@ from .simd import (
 MANY_CELLS = 200_000  # from here on they are grouped
 _CELLS_PER_GROUP = 64
 _GROUPS_PROBED = 128  # at least; and twice the root of their number, without which a million cells cost some recall
+_GROUPS_NEAR = 64  # whose members an added embedding is compared with
 _REACH = 65  # weight of a group's spread: about three times the size of a rounded query embedding's numbers
 _TILE = 64  # blocks of sixteen centroids that stay in the second-level cache for all kept embeddings
 _NEVER = -(2**30)  # less than any product
@@ -72,6 +78,16 @@ class Centroids:
         fours[:kept, : rounded.shape[1]] = rounded
         return self._layout.probe(fours, kept, wanted)
 
+    def assign(self, rows: NDArray[np.int8]) -> NDArray[np.int32]:
+        """For each row, int8 (rows, width), the cell with the nearest centroid in the groups with the nearest centres.
+
+        There must be groups: without them, clustering.assign compares a row with every centroid.
+        """
+        assert isinstance(self._layout, _Grouped)
+        fours = np.zeros((-(-len(rows) // 4) * 4, self.width), dtype=np.int8)
+        fours[: len(rows)] = rows
+        return self._layout.assign(fours, len(rows))
+
 
 class _Flat:
     def __init__(self, centroids: NDArray[np.int8]) -> None:
@@ -88,6 +104,7 @@ class _Grouped:
     """Centroids group after group, each group from the beginning of a block of lanes; and the groups' centres."""
 
     def __init__(self, centroids: NDArray[np.int8], groups: NDArray[np.int32]) -> None:
+        self._centroids = centroids
         sizes = np.bincount(groups)
         self._first_block = np.concatenate([[0], np.cumsum(-(-sizes // LANES))])  # (groups + 1,)
         order = np.argsort(groups, kind="stable")
@@ -102,7 +119,8 @@ class _Grouped:
         sums = np.zeros((len(sizes), centroids.shape[1]), dtype=np.int64)
         squares = np.zeros(len(sizes), dtype=np.int64)
         _add_members(centroids, groups, sums, squares)
-        self._packed_centres, self._start_centres = pack(np.rint(sums / sizes[:, None]).astype(np.int8))
+        self._centres = np.rint(sums / sizes[:, None]).astype(np.int8)  # (groups, width)
+        self._packed_centres, self._start_centres = pack(self._centres)
         spread = np.sqrt(sizes * squares - (sums**2).sum(axis=1)) / sizes  # root of the mean squared distance
         self._start_centres[: len(sizes)] += (_REACH * spread).astype(np.int32)
         self._start_centres[len(sizes) :] = _NEVER
@@ -114,12 +132,39 @@ class _Grouped:
         if 4 * probed > self._count:  # groups would save nothing
             _probe(fours, kept, self._packed, self._start, best)
         else:
-            best_groups = _empty_heaps(len(fours), probed)
-            _probe(fours, kept, self._packed_centres, self._start_centres, best_groups)
-            groups, _ = _best_first(best_groups[:kept])
-            _probe_groups(fours, kept, self._packed, self._start, self._first_block, groups, best)
+            self._probe_best(fours, kept, probed, self._start_centres, self._start, best)
         lanes, products = _best_first(best[:kept])
         return self._cell_of_lane[lanes], products
+
+    def assign(self, fours: NDArray[np.int8], kept: int) -> NDArray[np.int32]:
+        best = _empty_heaps(len(fours), 1)
+        self._probe_best(fours, kept, min(_GROUPS_NEAR, self._count), *self._starts_of_distances, best)
+        lanes, _ = _best_first(best[:kept])
+        return self._cell_of_lane[lanes[:, 0]]
+
+    def _probe_best(
+        self,
+        fours: NDArray[np.int8],
+        kept: int,
+        probed: int,
+        start_centres: NDArray[np.int32],
+        start: NDArray[np.int32],
+        best: NDArray[np.int64],
+    ) -> None:
+        """Into the heaps, the best members of so many groups with the best centres."""
+        best_groups = _empty_heaps(len(fours), probed)
+        _probe(fours, kept, self._packed_centres, start_centres, best_groups)
+        groups, _ = _best_first(best_groups[:kept])
+        _probe_groups(fours, kept, self._packed, start, self._first_block, groups, best)
+
+    @cached_property
+    def _starts_of_distances(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Of the centres and of the members: with them the largest sum is that of the nearest, see clustering.py."""
+        _, centres = pack_for_distances(self._centres)
+        start = self._start.copy()
+        is_cell = self._cell_of_lane >= 0
+        start[is_cell] -= half_squares(self._centroids)[self._cell_of_lane[is_cell]]
+        return centres, start
 
 
 def _empty_heaps(queries: int, wanted: int) -> NDArray[np.int64]:

@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from ..kernels.clustering import assign, cluster
 from ..kernels.maxsim import whole_dwords
+from ..kernels.probing import Centroids
+from ..threads import in_order
 from .file_names import CELL_DOCUMENTS, CELL_OFFSETS
 
 EmbeddingCells = NDArray[np.uint32]  # (embeddings,)
 _BLOCK = 65_536  # rows compared at a time
+_PART = 4_096  # of a block, for one thread
 _SAMPLE = 64  # the distance between rows and their centroids is measured on one row in so many
 
 
@@ -78,18 +81,26 @@ def assign_to_cells(
     offsets: NDArray[np.int64],
     rows: Any,
     centroids: NDArray[np.int8],
+    grouped: Centroids | None = None,
     on_progress: Callable[[int], None] = lambda embeddings: None,
 ) -> float:
-    """Put each int8 row into the cell of its nearest centroid; give the mean squared distance."""
+    """Put each int8 row into the cell of its nearest centroid; give the mean squared distance.
+
+    With `grouped`, the same centroids in their groups, a row does not meet every centroid: kernels/probing.py.
+    """
     total = int(offsets[-1])
     cells = np.empty(total, dtype=np.int32)
     distances = 0.0
     for start in range(0, total, _BLOCK):
-        numbers = np.arange(start, min(start + _BLOCK, total))
-        cells[numbers] = assign(lambda numbers: whole_dwords(rows[numbers]), numbers, centroids, None)
         block = whole_dwords(rows[start : start + _BLOCK])
-        distances += float(_squared_distances(block, centroids[cells[numbers]]).sum())
-        on_progress(len(numbers))
+        stop = start + len(block)
+        if grouped is None:
+            cells[start:stop] = assign(block.__getitem__, np.arange(len(block)), centroids, None)
+        else:
+            parts = ((block[first : first + _PART],) for first in range(0, len(block), _PART))
+            cells[start:stop] = np.concatenate(list(in_order(grouped.assign, parts)))
+        distances += float(_squared_distances(block, centroids[cells[start:stop]]).sum())
+        on_progress(len(block))
     documents = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)).astype(np.int32)
     _save_pairs(folder, cells, documents, len(centroids))
     return distances / max(total, 1)

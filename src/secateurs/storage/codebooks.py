@@ -6,7 +6,7 @@ whoever writes a new codebook says which background it gets.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -33,6 +33,7 @@ class CodebookContent(NamedTuple):
     centroids: NDArray[np.int8] | None = None  # (cells, width)
     code: CodeTable | None = None  # store residual4
     spread: float = 0.0  # see CodebookRecord
+    grouped: Callable[[], Centroids] | None = None  # lays out the centroids with their groups; None without groups
 
     def write(self, folder: Path, background: Background | None) -> CodebookRecord:
         """Into a new folder of the index at `folder`."""
@@ -116,7 +117,10 @@ class Codebook:
         return self._rounded_code
 
     def content(self) -> CodebookContent:
-        return CodebookContent(self.record.embeddings, self.int8, self.centroids, self.code, self.record.spread)
+        grouped = (lambda: self.cells) if CELL_GROUPS in self.record.files else None
+        return CodebookContent(
+            self.record.embeddings, self.int8, self.centroids, self.code, self.record.spread, grouped
+        )
 
     def _checked(self, name: str) -> NDArray[Any] | None:
         """An array that is not checked when the codebook is opened; None if the codebook has no such file."""

@@ -12,10 +12,12 @@ from ..errors import DuplicateDocumentError, SecateursError
 from ..progress import progress_bar
 from ..records import Document
 from .codebooks import CodebookContent
-from .embeddings import embeddings_of, encode
+from .embeddings import embeddings_of
+from .journal import StagedText
 from .merging import merge_alike
 from .recipe import Recipe
 from .rounding import Int8Store
+from .salvage import Salvage, Staging, encode_or_take_over
 from .segment_writer import NewSegment, SegmentWriter, StoredRows
 
 Item = tuple[str, Document | Mapping[str, Any]]  # with its place ("corpus.jsonl, line 7"), for error messages
@@ -40,6 +42,7 @@ def write_segment(
     unit: bool | None = None,
     dim: int | None = None,
     merged: bool = False,
+    staging: Staging | None = None,
 ) -> NewSegment:
     """Encode and store documents.
 
@@ -52,13 +55,17 @@ def write_segment(
     unit        whether embeddings have length 1, where that cannot be told from rounded ones
     dim         that the embeddings must have
     merged      whether the documents come from an index, where their embeddings were merged already
+    staging     where embeddings are staged, and what can be taken over; otherwise they are staged in the folder
     """
     recipe.check()
     description = "encoding documents" if encoder is not None else "reading embeddings"
-    with SegmentWriter(folder, recipe, dim or None) as writer:
+    salvage = Salvage() if staging is None else staging.salvage
+    if len(salvage):
+        description += f", {len(salvage):,} of an interrupted build"
+    with SegmentWriter(folder, recipe, dim or None, staging) as writer:
         with progress_bar(description, total, "passages", progress) as advance:
             as_given = recipe._replace(merge=None, pool=1)
-            _fill(writer, items, encoder, as_given if merged else recipe, on_bad, is_taken, advance)
+            _fill(writer, items, encoder, salvage, as_given if merged else recipe, on_bad, is_taken, advance)
         dim = writer.dim or (encoder.dim if encoder is not None else 0)
         if codebook is not None and codebook.int8 is not None:
             others = to_rewrite(*writer.clipped_by(codebook.int8))
@@ -79,6 +86,7 @@ def _fill(
     writer: SegmentWriter,
     items: Iterable[Item],
     encoder: Encoder | None,
+    salvage: Salvage,
     recipe: Recipe,
     on_bad: OnBad | None,
     is_taken: Callable[[str], bool],
@@ -106,6 +114,9 @@ def _fill(
             else:
                 skip(f"{place}: docno {document.docno!r} is already that of {earlier}", DuplicateDocumentError)
 
-    for encoded in encode(accepted(), encoder):
-        writer.append(merge_alike(encoded, recipe.merge, recipe.pool))
+    for text in encode_or_take_over(accepted(), encoder, salvage):
+        if isinstance(text, StagedText):  # it was merged before it was staged
+            writer.stage(text)
+        else:
+            writer.append(merge_alike(text, recipe.merge, recipe.pool))
         advance(1)

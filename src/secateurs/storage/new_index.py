@@ -23,6 +23,7 @@ from .indexing import Item, write_segment
 from .locks import sweep, write_lock
 from .manifest import MANIFEST, MANIFEST_COPY, SEGMENTS, SHARDS, Files, Manifest
 from .recipe import Recipe
+from .salvage import staging_beside
 
 PRECOMPUTED = {"kind": "precomputed"}  # in place of an encoder's spec, if there is no encoder
 
@@ -46,6 +47,7 @@ def make_index(
 ) -> None:
     """One segment of everything. `spec` is that of the encoder which made the embeddings that documents bring.
 
+    With an encoder, embeddings that an interrupted build of the same index has encoded are taken over: salvage.py.
     `codebook`, `unit`, `dim` and `merged` as in write_segment: a shard of a collection has those of the collection.
     """
 
@@ -62,6 +64,7 @@ def make_index(
             unit=unit,
             dim=dim,
             merged=merged,
+            staging=staging,
         )
         return Manifest(
             dim=segment.dim,
@@ -75,7 +78,9 @@ def make_index(
             written_by=f"secateurs {__version__}",
         )
 
-    build_folder(path, fill, overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with staging_beside(path, encoder, recipe) as staging:
+        build_folder(path, fill, overwrite)
 
 
 def check_target(target: Path, overwrite: bool) -> None:

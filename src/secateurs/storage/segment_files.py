@@ -64,7 +64,8 @@ def write_cells(
         return codebook if codebook.centroids is not None else codebook._replace(centroids=no_cells), 0.0
     with progress_bar("building cells", total, "embeddings", progress) as advance:
         if codebook.centroids is not None:
-            return codebook, cell_lists.assign_to_cells(folder, offsets, int8_rows, codebook.centroids, advance)
+            cells = None if codebook.grouped is None else codebook.grouped()
+            return codebook, cell_lists.assign_to_cells(folder, offsets, int8_rows, codebook.centroids, cells, advance)
         finer = {} if summaries is None else cells_of_summaries(tokens, summaries)
         centroids, spread = cell_lists.make_cells(folder, offsets, tokens, int8_rows, None, finer, advance)
         return codebook._replace(centroids=centroids, spread=spread), spread

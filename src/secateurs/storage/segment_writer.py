@@ -11,6 +11,7 @@ index it is added to.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias
@@ -26,10 +27,12 @@ from .codebooks import CodebookContent
 from .document_writer import DocumentWriter
 from .embeddings import are_unit, check_embeddings, exact_sum
 from .file_names import DOCUMENTS
+from .journal import STAGED, StagedText, staged_path, text_digest
 from .manifest import SegmentRecord
 from .position_rows import share_equal, tokens_of_rows, write_positions
 from .recipe import Recipe
 from .rounding import Int8Store, fit_int8, share_clipped, write_rows
+from .salvage import Staging
 from .sampling import sample_bound, sampled_rows
 from .segment_files import write_cells, write_checksums_and_faiss, write_tokens
 from .summaries import summary_rows
@@ -48,12 +51,15 @@ class NewSegment(NamedTuple):
 class SegmentWriter:
     """Reserve and append documents, then `finish`. Use it in a `with`: a build that fails then keeps no file open."""
 
-    def __init__(self, folder: Path, recipe: Recipe, dim: int | None = None) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, dim: int | None = None, staging: Staging | None = None) -> None:
+        """Embeddings are staged in the folder, or where `staging` says, and then a journal is kept of them."""
         folder.mkdir(parents=True)
         self._folder = folder
         self._documents = DocumentWriter(folder / DOCUMENTS, recipe.has_text)
-        names = ("rows", "token_ids", "token_kinds", "position_rows", "places")
-        self._staged = {name: (folder / f"staged.{name}").open("wb") for name in names}
+        self._staging = folder if staging is None else staging.folder
+        self._journal = None if staging is None else staging.journal
+        self._texts: deque[bytes] = deque()  # digests of the texts that are reserved and not staged, for the journal
+        self._staged = {name: staged_path(self._staging, name).open("wb") for name in (*STAGED, "places")}
         self._dtype = recipe.codec.staged
         self._stored: dict[str, IO[bytes]] = {}  # of the last documents, what is stored as it is
         self._places = array("q")  # where each document's place ends in its file
@@ -86,12 +92,14 @@ class SegmentWriter:
         self._staged["places"].write(place.encode())
         self._places.append(self._staged["places"].tell())
         self._hashes.append(hash_of(document.docno))
+        if self._journal is not None:
+            self._texts.append(text_digest(document.text))
         self.reserved += 1
         return None
 
     def _place_of(self, number: int) -> str:
         self._staged["places"].flush()
-        with (self._folder / "staged.places").open("rb") as file:
+        with staged_path(self._staging, "places").open("rb") as file:
             start = self._places[number - 1] if number else 0
             file.seek(start)
             return file.read(self._places[number] - start).decode()
@@ -102,31 +110,44 @@ class SegmentWriter:
         stored      what an index has stored of them, an entry per position, to be stored again as it is; if a document
                     has it, all documents after it have it
         """
-        if self.dim is None and encoded.embeddings.shape[1]:
-            self.dim = encoded.embeddings.shape[1]
-            self._sum = np.zeros(self.dim)
+        self._take_dim(encoded.embeddings.shape[1])
         check_embeddings(encoded, self.dim, f"document {len(self._lengths) + 1}")
-        self._unit &= are_unit(encoded)
         rows, position_rows = share_equal(encoded.embeddings.astype(self._dtype))
-        self._staged["rows"].write(rows.tobytes())
-        self._staged["token_ids"].write(encoded.token_ids.tobytes())
-        self._staged["token_kinds"].write(encoded.token_kinds.tobytes())
-        self._staged["position_rows"].write(position_rows.astype(np.uint32).tobytes())
         if stored is not None:
             self._stage_stored(stored, position_rows)
-        if len(encoded):
-            self._sum += exact_sum(rows.astype(np.float16))
-        if encoded.cut:
-            self._documents.mark_cut(len(self._lengths), encoded.cut)
+        small = position_rows.astype(np.uint32)
+        unit = are_unit(encoded)
+        self.stage(StagedText(rows, encoded.token_ids, encoded.token_kinds, small, encoded.cut, unit))
+
+    def stage(self, text: StagedText) -> None:
+        """As `append`, what was staged of the next document before."""
+        self._take_dim(text.rows.shape[1])
+        content = text.content()
+        for name in STAGED:
+            self._staged[name].write(content[name])
+        if self._journal is not None and self._texts:
+            for name in STAGED:
+                self._staged[name].flush()  # a process that is killed loses what it has not given to the system
+            self._journal.add(self._texts.popleft(), text, content)
+        self._unit &= text.unit
+        if len(text.rows):
+            self._sum += exact_sum(text.rows.astype(np.float16))
+        if text.cut:
+            self._documents.mark_cut(len(self._lengths), text.cut)
             self._cut += 1
-        self._lengths.append(len(rows))
-        self._positions.append(len(encoded))
+        self._lengths.append(len(text.rows))
+        self._positions.append(len(text.token_ids))
+
+    def _take_dim(self, dim: int) -> None:
+        if self.dim is None and dim:
+            self.dim = dim
+            self._sum = np.zeros(dim)
 
     def _stage_stored(self, stored: StoredRows, position_rows: NDArray[np.int64]) -> None:
         _, firsts = np.unique(position_rows, return_index=True)  # the first position of each row
         for name, entries in stored.items():
             if name not in self._stored:
-                self._stored[name] = self._staged[name] = (self._folder / f"staged.{name}").open("wb")
+                self._stored[name] = self._staged[name] = staged_path(self._staging, name).open("wb")
             self._stored[name].write(entries[firsts].tobytes())
 
     def clipped_by(self, int8: Int8Store) -> tuple[int, float]:
@@ -147,6 +168,8 @@ class SegmentWriter:
     ) -> NewSegment:
         """In the cells of the codebook; without one, learn it, on the scale of `int8` if that still fits."""
         if len(self._lengths) != self.reserved:
+            if self._journal is not None:
+                self._journal.clear()  # which encoding belongs to which text is not known
             raise SecateursError(f"the encoder gave {len(self._lengths)} encodings for {self.reserved} documents")
         self._documents.finish()
         self._close()
