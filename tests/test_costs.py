@@ -34,7 +34,7 @@ def test_the_model_finds_the_costs_it_was_timed_with() -> None:
         assert fitted.of(8, 256, 300, query_embeddings) == pytest.approx(milliseconds(8, 32, 300, query_embeddings))
 
 
-@given(st.lists(st.floats(0.5, 2.0), min_size=30, max_size=30))
+@given(st.lists(st.floats(0.5, 2.0), min_size=50, max_size=50))
 def test_no_cost_is_negative_however_noisy_the_times(noise: list[float]) -> None:
     errors = iter(noise)
     fitted = fit(SHAPE, lambda *timed: milliseconds(*timed) * next(errors))

@@ -368,7 +368,7 @@ def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
         decision = decide(searched, next(queries[length]), settings)
         watch.lap("decide")
         plan = replace(decision.plan, p=kept, nprobe=nprobe, nprobe_each=None, candidates=candidates)
-        find(snapshot, decision._replace(plan=plan, kept=np.arange(kept)), watch)
+        find(snapshot, decision._replace(plan=plan, kept=decision.ordered[:kept]), watch)
         return sum(watch.laps.values())
 
     fitted = fit(shape, milliseconds)
