@@ -3,9 +3,9 @@
     python benchmarks/cold_start.py --collection DIR[:DOCUMENTS] --cache DIR [--stores int8 int16 residual4 float16]
 
 Every run is a process of its own that has searched a small index before, so that compiled kernels are loaded. Its files
-are put out of the page cache first, but in the run "in memory". Prints, for each store, the milliseconds of the first
-search, of the second, and of the median of those after the tenth, as multiples of the median search in memory, and how
-many megabytes were read from disk. "One by one" is the same without the read-ahead of storage/read_ahead.py. "A quarter
+are put out of the page cache first, except in the run "in memory". Prints, for each store, the time of the first search,
+of the second, and the median of those after the tenth, as multiples of the median search in memory, and how many
+megabytes were read from disk. "One by one" is the same without the read-ahead of storage/read_ahead.py. "A quarter
 of the memory": a control group lets the process have what it needs by itself, and a quarter of the size of the index
 for its files. That needs root and cgroup version 1; without it, the rows are left out.
 """
@@ -13,6 +13,7 @@ for its files. That needs root and cgroup version 1; without it, the rows are le
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import pickle
@@ -25,7 +26,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from judged import Collection, open_slice
+from judged import open_slice
 
 from secateurs import Index
 from secateurs.storage.read_ahead import ReadAhead
@@ -101,23 +102,32 @@ def main() -> None:
     head = ["store", "MB", "memory", "rows are read", "first search", "second", "median", "MB read"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for store in options.stores:
-        _, collection = open_slice(
-            options.collection, options.cache, options.most_queries, store=store, gather=("cells",)
-        )
         with tempfile.TemporaryDirectory() as folder:
-            print_store(collection, store, Path(folder))
+            path = prepare(options, store, Path(folder))
+            gc.collect()  # pages of files that this process has mapped would stay in memory
+            print_store(path, store, Path(folder))
 
 
-def print_store(collection: Collection, store: str, folder: Path) -> None:
-    path = collection.index.path
+def prepare(options: argparse.Namespace, store: str, folder: Path) -> Path:
+    """The index, and in the folder the queries and a small index of the same store."""
+    _, collection = open_slice(options.collection, options.cache, options.most_queries, store=store, gather=("cells",))
+    (folder / "queries").write_bytes(pickle.dumps(list(collection.queries.values())))
+    few = islice(collection.index.documents(), 300)
+    Index.build(folder / "small.sec", few, encoder=None, store=store, gather="cells", progress=False).close()
+    collection.index.close()
+    return collection.index.path
+
+
+def median_later(measured: dict[str, Any]) -> float:
+    return float(np.median(measured["milliseconds"][1 + _LATER :]))
+
+
+def print_store(path: Path, store: str, folder: Path) -> None:
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     queries, small = folder / "queries", folder / "small.sec"
-    queries.write_bytes(pickle.dumps(list(collection.queries.values())))
-    few = islice(collection.index.documents(), 300)
-    Index.build(small, few, encoder=None, store=store, gather="cells", progress=False)
     run(path, queries, small, False, None)  # everything is in memory now
     in_memory = run(path, queries, small, False, None)
-    usual = float(np.median(in_memory["milliseconds"][_LATER:]))
+    usual = median_later(in_memory)
     limits: dict[str, int | None] = {"in memory": None, "cold": None}
     if os.access(CONTROL_GROUP, os.W_OK) and (CONTROL_GROUP / "memory.limit_in_bytes").exists():
         limits["cold, a quarter of the memory"] = int(1.1 * in_memory["own memory"]) + size // 4
@@ -126,8 +136,8 @@ def print_store(collection: Collection, store: str, folder: Path) -> None:
             if name != "in memory":
                 forget(path)
             measured = run(path, queries, small, one_by_one, memory)
-            _, first, second, *later = measured["milliseconds"]
-            times = [f"{time / usual:.1f}" for time in (first, second, float(np.median(later[_LATER - 2 :])))]
+            _, first, second, *_ = measured["milliseconds"]
+            times = [f"{time / usual:.1f}" for time in (first, second, median_later(measured))]
             way = "one by one" if one_by_one else "together"
             line = [store, f"{size / 1e6:,.0f}", name, way, *times, f"{measured['read'] / 1e6:,.0f}"]
             print(f"| {' | '.join(line)} |", flush=True)

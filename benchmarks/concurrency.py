@@ -45,6 +45,7 @@ class Processes:
         for number in range(count):
             here, there = context.Pipe()
             context.Process(target=serve, args=(path, queries[number::count], there), daemon=True).start()
+            there.close()  # so that a process that ends is noticed
             self._connections.append(here)
         self._wait()
 
@@ -70,6 +71,7 @@ def main() -> None:
     arguments.add_argument("--at-once", type=int, nargs="+", default=[1, 2, 4, 8])
     arguments.add_argument("--rounds", type=int, default=3)
     options = arguments.parse_args()
+    options.at_once = sorted({1, *options.at_once})
     name, collection = open_slice(options.collection, options.cache, options.most_queries, gather=("cells",))
     index, queries = collection.index, list(collection.queries.values())
     processes = {count: Processes(index.path, queries, count) for count in options.at_once}
@@ -93,9 +95,7 @@ def main() -> None:
     print(f"| search | | {' | '.join(map(str, options.at_once))} |\n|---|---|{'---|' * len(options.at_once)}")
     for search in SEARCHES:
         for way in ("threads", "processes"):
-            rates = [
-                best[search, way, count] / best[search, "threads", options.at_once[0]] for count in options.at_once
-            ]
+            rates = [best[search, way, count] / best[search, "threads", 1] for count in options.at_once]
             print(f"| {search} | {way} | {' | '.join(f'{rate:.2f}' for rate in rates)} |")
 
 

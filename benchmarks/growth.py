@@ -46,7 +46,8 @@ def answers_first(index: Index, qrels: list[ir_measures.Qrel]) -> NDArray[np.int
 
 def grow(folder: Path, cache: Path, most_documents: int | None, embeddings: int, most_queries: int) -> Path:
     """A data folder as benchmarks/peers/common.py wants it, with about so many embeddings."""
-    data = cache / f"{folder.name}-grown-{embeddings}.data"
+    part = f"{most_documents or 'all'}-documents-{most_queries}-queries"
+    data = cache / f"{folder.name}-answers-first-{part}-{embeddings}.data"
     if (data / "query_offsets.npy").is_file():
         return data
     data.mkdir(exist_ok=True)

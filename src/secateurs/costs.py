@@ -5,7 +5,8 @@
                            +  read  * (candidates * embeddings of a document on average)
                            +  score * (candidates * embeddings of a document on average * query embeddings)
 
-`spend` chooses the most thorough plan of the ladder (effort.py) that the model expects to take 85% of the budget.
+`spend` chooses the most thorough plan of the ladder (effort.py) that the model expects to take at most 85% of
+the budget.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TIMED = (
 )
 _REPEATS = 5  # of each, of which the median counts
 
-_AIM = 0.85  # of a budget: searches of the same plan differ by as much as that from query to query
+_AIM = 0.85  # of a budget: searches with the same plan differ by 15% from query to query
 _STEPS = 8  # plans between two rungs
 _BALANCED = PLACES["balanced"]
 _FEWEST_KEPT_BELOW = 2  # embeddings that gather, below that place: the rarest word and the summary

@@ -10,8 +10,8 @@ Groups are ranked by the product with their centre plus a term for their spread:
 centre, the nearer the nearest of them may be to the query embedding.
 
 Embeddings that are added are put into the cell with the nearest centroid, and groups find that too: among the members
-of the 64 groups with the nearest centres. A distance takes nothing but other starts of the accumulators.
-benchmarks/assigning.py measures how often it is the nearest of all.
+of the 64 groups with the nearest centres. The same kernel finds the nearest centroid if each sum begins
+with minus half the squared length of the centroid. benchmarks/assigning.py measures how often it is the nearest of all.
 
 While a kernel runs, a heap holds the best cells of each query embedding as keys, `product << 32 | complement of the
 cell`: keys order by product, and equal products by the lower cell. A cell that enters costs the logarithm of nprobe.

@@ -8,6 +8,7 @@ many requests at once much sooner: benchmarks/cold_start.py has how much.
 from __future__ import annotations
 
 import mmap
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,9 @@ class ReadAhead:
         first = self._first_byte + starts * self._row_bytes
         last = self._first_byte + ends * self._row_bytes
         first -= first % mmap.PAGESIZE  # the system wants the beginning of a page
-        for start, length in zip(first.tolist(), (last - first).tolist(), strict=True):
-            self._mapping.madvise(mmap.MADV_WILLNEED, start, length)
+        with suppress(OSError):  # some systems refuse it; the rows are read without it too
+            for start, length in zip(first.tolist(), (last - first).tolist(), strict=True):
+                self._mapping.madvise(mmap.MADV_WILLNEED, start, length)
 
 
 def disk_reads() -> int:

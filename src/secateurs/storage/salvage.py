@@ -139,7 +139,7 @@ class _Folder:
         self.open.enter_context(write_lock(self.path, patience=0))
 
     def remove(self) -> None:
-        """After a rename, so that what a process leaves which is killed meanwhile is known for what it is."""
+        """Rename it first: if this process is killed while it removes files, the next build removes the rest."""
         self.open.close()
         with suppress(OSError):
             self.path = self.path.rename(self.path.with_name(f"{self.path.name}{_GOING}"))
@@ -167,15 +167,17 @@ def staging_beside(target: Path, encoder: Encoder | None, recipe: Recipe) -> Ite
         for used in (*earlier, folder):
             stack.push(used.open)
         folder.path.mkdir()
-        with suppress(SecateursError):  # without locks no other process locks it either, and so none removes it
+        can_be_found = False
+        with suppress(SecateursError):  # without locks, no other build can tell that this one has ended
             folder.lock()
+            can_be_found = True
         staging = Staging(folder.path, common, salvage)
         folder.open.callback(staging.journal.close)
         try:
             yield staging
         except BaseException as error:
             documents = len(salvage)
-            if staging.journal.positions < WORTH_KEEPING:
+            if staging.journal.positions < WORTH_KEEPING or not can_be_found:
                 folder.remove()
             else:
                 documents = max(documents, staging.journal.documents)

@@ -98,6 +98,10 @@ class _Codec(NamedTuple):
         bits = len(weights).bit_length() - 1 if weights.ndim == 1 else 0
         if bits not in (1, 2, 4, 8) or len(weights) != 1 << bits or weights.dtype.kind != "f":
             raise SecateursError(f"{weights_file} has shape {weights.shape}, and 2, 4, 16 or 256 weights are expected")
+        if centroids.shape[1] * bits % 8:
+            raise SecateursError(
+                f"{centroids_file}: {centroids.shape[1]} dimensions of {bits} bits fill no whole bytes"
+            )
         return cls(centroids.astype(np.float32), weights.astype(np.float32), bits)
 
     def check(self, codes: NDArray[Any], code_file: Path, residuals: NDArray[Any], file: Path, rows: int) -> None:
@@ -124,7 +128,7 @@ class _Codec(NamedTuple):
 def _lengths(folder: Path, chunk: int) -> NDArray[np.int64]:
     path = folder / f"doclens.{chunk}.json"
     content = _json(path)
-    if not isinstance(content, list) or not all(isinstance(length, int) and length >= 0 for length in content):
+    if not isinstance(content, list) or not all(isinstance(item, int) and 0 <= item < 1 << 48 for item in content):
         raise SecateursError(f"{path} is not a list of lengths")
     return np.array(content, dtype=np.int64)
 

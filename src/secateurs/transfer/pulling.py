@@ -7,6 +7,7 @@ an index.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import DamagedIndexError, SecateursError
@@ -40,6 +41,8 @@ def fetch_index(repository: Repository, folder: Path, within: str, progress: boo
         (target / MANIFEST).unlink()
         names = []
         for part, name, files in manifest.folders():
+            if not isinstance(files, Mapping):
+                raise SecateursError(f"{repository.name} is not an index: it does not say which files it has")
             check_names(repository, name, *files)
             names += [f"{within}{part}/{name}/{file}" for file in files]
         repository.fetch(names, folder, progress)
@@ -55,8 +58,8 @@ def fetch_index(repository: Repository, folder: Path, within: str, progress: boo
     return manifest
 
 
-def check_names(repository: Repository, *names: str) -> None:
+def check_names(repository: Repository, *names: object) -> None:
     """Raise if a name could lead out of the folder that is pulled to."""
     for name in names:
-        if not _FILE_NAME.fullmatch(name):
+        if not isinstance(name, str) or not _FILE_NAME.fullmatch(name):
             raise SecateursError(f"{repository.name} is not an index: it names a file {name!r}")

@@ -38,9 +38,10 @@ def read_torch_file(path: Path) -> Any:
             within = next((name[: -len(_PICKLE)] for name in archive.namelist() if name.endswith(f"/{_PICKLE}")), None)
             if within is None:
                 raise ValueError(f"it has no {_PICKLE}")
-            if within + _BYTE_ORDER in archive.namelist() and archive.read(within + _BYTE_ORDER) != b"little":
+            names = archive.namelist()
+            if within + _BYTE_ORDER in names and archive.read(_stored(archive, within + _BYTE_ORDER)) != b"little":
                 raise ValueError("its numbers have another byte order")
-            with archive.open(within + _PICKLE) as file:
+            with archive.open(_stored(archive, within + _PICKLE)) as file:
                 return _Unpickler(file, archive, within).load()
     except SecateursError as error:
         raise SecateursError(f"{path}: {error}") from error
@@ -56,7 +57,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-            return _tensor
+            return _Tensor()
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch" and name in _TYPES:
@@ -68,13 +69,28 @@ class _Unpickler(pickle.Unpickler):
         kind, dtype, key, _, count = pid
         if kind != "storage" or not isinstance(dtype, np.dtype) or not str(key).isdigit():
             raise ValueError("a tensor is described in another way")
-        member = self._archive.getinfo(f"{self._within}data/{key}")
-        if member.compress_type != zipfile.ZIP_STORED:  # torch compresses nothing, and what unfolds could be endless
-            raise ValueError("it is compressed")
+        member = _stored(self._archive, f"{self._within}data/{key}")
         array: NDArray[Any] = np.frombuffer(self._archive.read(member), dtype)
         if len(array) != count:
             raise ValueError("a tensor is cut short")
         return array
+
+
+def _stored(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """A member that is not compressed: torch compresses nothing, and what unfolds could be endless."""
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise ValueError("it is compressed")
+    return member
+
+
+class _Tensor:
+    """Has no attributes that a pickle could set."""
+
+    __slots__ = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        return _tensor(*arguments)
 
 
 def _tensor(storage: NDArray[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> Any:
