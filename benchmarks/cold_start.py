@@ -3,9 +3,9 @@
     python benchmarks/cold_start.py --collection DIR[:DOCUMENTS] --cache DIR [--stores int8 int16 residual4 float16]
 
 Every run is a process of its own that has searched a small index before, so that compiled kernels are loaded. Its files
-are put out of the page cache first, except in the run "in memory". Prints, for each store, the time of the first search,
-of the second, and the median of those after the tenth, as multiples of the median search in memory, and how many
-megabytes were read from disk. "One by one" is the same without the read-ahead of storage/read_ahead.py. "A quarter
+are put out of the page cache first, except in the run "in memory". Prints, for each store, the time of the first
+search, of the second, and the median of those after the tenth, as multiples of the median search in memory, and how
+many MB were read from disk. "One by one" is the same without the read-ahead of storage/read_ahead.py. "A quarter
 of the memory": a control group lets the process have what it needs by itself, and a quarter of the size of the index
 for its files. That needs root and cgroup version 1; without it, the rows are left out.
 """
