@@ -146,6 +146,8 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no JSON": (replaced("doclens.1.json", "[2,"), r"doclens\.1\.json cannot be read"),
     "other JSON": (replaced("doclens.1.json", '["2"]'), r"doclens\.1\.json is not a list of lengths"),
     "negative": (replaced("doclens.1.json", "[-2, 9]"), r"doclens\.1\.json is not a list of lengths"),
+    "huge": (replaced("doclens.1.json", f"[{2**70}]"), r"doclens\.1\.json is not a list of lengths"),
+    "bytes": (replaced("centroids.npy", np.zeros((8, 15))), r"15 dimensions of 2 bits fill no whole bytes"),
     "lengths": (
         replaced("doclens.1.json", "[2, 6]"),
         r"1\.codes\.npy has shape \(7,\), and the documents' lengths add up",

@@ -18,6 +18,7 @@ from interrupted import (
     build,
     content,
     corpus,
+    interrupt,
     interrupted_build,
     missing_after,
     staged_folders,
@@ -81,6 +82,19 @@ def test_embeddings_that_would_not_be_the_same_are_not_taken_over(
         build(path, encoder, stopped, **second)
     assert len(encoder.encoded) == DOCUMENTS
     assert folder not in staged_folders(path)
+
+
+def test_without_file_locks_an_interrupted_build_keeps_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No later build could tell that it has ended, and so nothing would ever be taken over or removed."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise SecateursError("no locks on this file system")
+
+    monkeypatch.setattr(salvage, "write_lock", refuse)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        build(path, TextEncoder(40, interrupt))
+    assert beside(path) == []
+    assert not getattr(stopped.value, "__notes__", [])
 
 
 def test_a_build_without_an_encoder_removes_what_is_kept(path: Path) -> None:
