@@ -19,9 +19,18 @@ from secateurs.encoders.networks import OnnxRuntime
 from secateurs.encoders.onnx_file import OnnxFile
 from secateurs.errors import SecateursError, UsageError
 from secateurs.kernels.floats import everywhere, fused, load_floats, store_floats, two_to_the
-from secateurs.kernels.products import COLUMNS, TILE, TILE_SETTINGS, multiply, open_tiles, pack_weights, tiles_allowed
+from secateurs.kernels.products import (
+    COLUMNS,
+    ROW_KIND,
+    TILE,
+    TILE_SETTINGS,
+    multiply,
+    open_tiles,
+    pack_weights,
+    tiles_allowed,
+)
 from secateurs.kernels.self_attention import HEAD, attend, attention_room
-from secateurs.kernels.simd import compiled
+from secateurs.kernels.simd import HAS_AVX2, compiled
 from secateurs.kernels.transformer import (
     Product,
     Rounded,
@@ -49,7 +58,7 @@ def plain_normalised(x: NDArray[np.float64], norm: NDArray[np.float32]) -> NDArr
 
 
 def rounded_rows(x: NDArray[np.float32]) -> Rounded:
-    result = Rounded(np.zeros(x.shape, dtype=np.uint8), *np.zeros((2, len(x)), dtype=np.float32))
+    result = Rounded(np.zeros(x.shape, dtype=ROW_KIND), *np.zeros((2, len(x)), dtype=np.float32))
     for i, row in enumerate(x):
         round_row(row, result, i)
     return result
@@ -61,7 +70,7 @@ def rounded_rows(x: NDArray[np.float32]) -> Rounded:
 def test_products_are_exact(tiles: bool, rows: int, depth: int, columns: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     weights = rng.integers(-128, 128, (64 * depth, COLUMNS * columns), dtype=np.int8)
-    given_rows = rng.integers(0, 256, (rows + 2 * TILE, 64 * depth), dtype=np.uint8)
+    given_rows = rng.integers(0, 256, (rows + 2 * TILE, 64 * depth)).astype(ROW_KIND)
     products = np.zeros((rows + 2 * TILE, COLUMNS * columns), dtype=np.int32)
     first = int(rng.integers(0, rows))
     if tiles:
@@ -149,9 +158,9 @@ def test_gelu_is_right_to_a_rounding_step(seed: int, rows: int) -> None:
     products = rng.integers(-(2**20), 2**20, (rows, 64), dtype=np.int32)
     scale, sums, bias = rng.uniform(1e-4, 2e-4, (3, 1, 64)).astype(np.float32)
     multiplied = Rounded(
-        np.zeros((rows, 64), dtype=np.uint8), np.full(rows, 0.05, np.float32), np.full(rows, -3, np.float32)
+        np.zeros((rows, 64), dtype=ROW_KIND), np.full(rows, 0.05, np.float32), np.full(rows, -3, np.float32)
     )
-    result = Rounded(np.zeros((rows, 64), dtype=np.uint8), *np.zeros((2, rows), dtype=np.float32))
+    result = Rounded(np.zeros((rows, 64), dtype=ROW_KIND), *np.zeros((2, rows), dtype=np.float32))
     gelu(0, rows, products, Product(np.zeros((1, 0), dtype=np.int8), scale, sums, bias), 0, multiplied, result)
     x = products * (0.05 * scale.astype(np.float64)) - 3 * sums.astype(np.float64) + bias
     expected = x * 0.5 * (1 + erf(x / np.sqrt(2)))
@@ -170,7 +179,7 @@ def test_attention_is_that_of_numpy(seed: int, lengths: list[int]) -> None:
     scale, sums, bias = rng.uniform(0.5e-3, 1.5e-3, (3, 3 * width)).astype(np.float32)
     steps, least = rng.uniform(0.5, 2, (2, total)).astype(np.float32)
     context = np.zeros((total, width), dtype=np.float32)
-    multiplied = Rounded(np.zeros((total, width), dtype=np.uint8), steps, least)
+    multiplied = Rounded(np.zeros((total, width), dtype=ROW_KIND), steps, least)
     room = attention_room(max(lengths))
     attend(starts, np.array(lengths), attended, products, (scale, sums, bias), multiplied, context, room)
     x = products * (steps[:, None] * scale.astype(np.float64)) + least[:, None] * sums.astype(np.float64) + bias
@@ -300,22 +309,40 @@ def test_a_position_may_stand_anywhere_in_the_text(bert: Bert) -> None:
         np.testing.assert_array_equal(states, all_states[[0, 1, 2, 3, 6]])
 
 
-def test_states_are_the_same_when_kernels_are_compiled_and_when_they_are_loaded(tmp_path: Path) -> None:
+def digest_of_states(cache: Path, **environment: str) -> str:
+    """Of a text's states, in a process of its own with that cache of compiled kernels."""
     code = (
         "import hashlib, numpy as np\n"
         "from secateurs.encoders.bert import Bert, Input\n"
         "from secateurs.encoders.model_folder import wheel_folder\n"
+        "from secateurs.kernels.simd import HAS_VNNI\n"
         "bert = Bert(wheel_folder() / 'model.onnx')\n"
         "(states,) = bert.states([Input(np.arange(2000, 2076), 76)])\n"
-        "print(hashlib.sha256(states.tobytes()).hexdigest())"
+        "print(hashlib.sha256(states.tobytes()).hexdigest(), HAS_VNNI)"
     )
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
-    printed = [
-        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"NUMBA_CACHE_DIR": str(cache)} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_states_are_the_same_when_kernels_are_compiled_and_when_they_are_loaded(tmp_path: Path) -> None:
+    printed = [digest_of_states(tmp_path) for _ in range(2)]
     assert any(tmp_path.rglob("*.nbi"))  # the second process loads them
     assert printed[0] == printed[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_AVX2, reason="the kernels of such a CPU cannot run here")
+def test_states_are_the_same_on_a_cpu_without_the_dot_product_of_bytes(tmp_path: Path) -> None:
+    features = "+sse4.2,+popcnt,+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
+    older = digest_of_states(tmp_path, NUMBA_CPU_NAME="haswell", NUMBA_CPU_FEATURES=features)
+    assert older.split()[1] == "False"
+    assert older.split()[0] == digest_of_states(tmp_path).split()[0]
 
 
 def test_what_the_tables_of_the_network_do_not_hold_is_refused(bert: Bert) -> None:

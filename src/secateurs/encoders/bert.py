@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError, UsageError
-from ..kernels.products import COLUMNS, pack_weights, tiles_allowed
+from ..kernels.products import WIDTHS, pack_weights, tiles_allowed
 from ..kernels.self_attention import HEAD
 from ..kernels.transformer import Product, Room, Weights, forward, make_room
 from .onnx_file import OnnxFile
@@ -109,8 +109,8 @@ def read_weights(file: OnnxFile) -> Weights:
     except KeyError as error:
         raise SecateursError(f"{file.path} is not an int8 BERT: it has no {error.args[0]}") from error
     width, inner = weights.places.shape[1], weights.inner.scale.shape[1]
-    if width % COLUMNS or inner % COLUMNS:
-        raise SecateursError(f"{file.path} is a BERT of {width} and {inner} dimensions: not multiples of {COLUMNS}")
+    if width % WIDTHS or inner % WIDTHS:
+        raise SecateursError(f"{file.path} is a BERT of {width} and {inner} dimensions: not multiples of {WIDTHS}")
     if weights.words.dtype != np.uint8 or len(kinds) != _TOKEN_TYPES:
         raise SecateursError(
             f"{file.path} is not an int8 BERT with uint8 word embeddings and {_TOKEN_TYPES} token types"

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import SecateursError, require
-from ..kernels.simd import HAS_VNNI
+from ..kernels.simd import HAS_AVX2
 from .bert import Bert, Input
 
-# Without the CPU's dot product of bytes the kernels are slow: then onnxruntime is used, which has code for many CPUs.
-KERNELS_ARE_FAST = HAS_VNNI
+# Without vectors of integers and fused products the kernels are slow: then onnxruntime is used, which has code for many
+# CPUs.
+KERNELS_ARE_FAST = HAS_AVX2
 
 
 class Network(Protocol):

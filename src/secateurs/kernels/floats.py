@@ -99,14 +99,16 @@ def store_floats(context: Any, array: Any, first: Any, lanes: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_bytes(context: Any, array: Any, first: Any, lanes: Any) -> Any:
-    """Sixteen numbers between 0 and 255, rounded, to an array of uint8 from an element on."""
+    """Sixteen numbers between 0 and 255, rounded, to an array of uint8 or int16 from an element on."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array, first, lanes = arguments
         whole = builder.fptosi(builder.fadd(lanes, ir.Constant(_VECTOR, [0.5] * LANES)), _INTS)
-        vector = ir.VectorType(_I8, LANES)
+        bits = signature.args[0].dtype.bitwidth
+        vector = ir.VectorType(ir.IntType(bits), LANES)
         rounded = builder.trunc(whole, vector)
-        builder.store(rounded, pointer_to(context, builder, vector, signature.args[0], array, first), align=1)
+        offset = builder.mul(first, ir.Constant(first.type, bits // 8))
+        builder.store(rounded, pointer_to(context, builder, vector, signature.args[0], array, offset), align=1)
         return context.get_dummy_value()
 
     return types.void(array, types.intp, _floats), generate

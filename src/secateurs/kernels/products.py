@@ -1,10 +1,13 @@
 """Matrix products of rounded rows with int8 weights, as int32.
 
-Rows are uint8. Weights are packed once, so that the innermost loop reads them in order. There are two ways:
+Rows hold numbers between 0 and 255. Weights are packed once, so that the innermost loop reads them in order. There are
+three ways:
 
-    tiles (AMX)     32 rows and 32 columns at once, 64 dimensions a step
-    vectors         6 rows and 64 columns at once, 4 dimensions a step, by the dot product of bytes (AVX-512 VNNI); on
-                    other CPUs the same sums in other instructions, which is slow
+    tiles (AMX)               32 rows and 32 columns at once, 64 dimensions a step
+    bytes (AVX-512 VNNI)      6 rows and 64 columns at once, 4 dimensions a step, by the dot product of bytes
+    pairs (any other CPU)     6 rows and 16 columns at once, 2 dimensions a step, by the dot product of two int16 that
+                              every x86 CPU has. Rows are int16 for that. Weights stay int8 and are widened as they are
+                              read, once for six rows: a query reads every weight once, and waits for the memory
 
 The sums are integers, so every way gives the same result.
 """
@@ -25,10 +28,14 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .floats import fused, load_floats
-from .simd import LANES, compiled, multiply_bytes, pointer_to
+from .simd import HAS_VNNI, LANES, compiled, multiply_bytes, multiply_pairs, pointer_to
 
-ROWS, _VECTORS, _DEPTH = 6, 4, 4
-COLUMNS = _VECTORS * LANES  # the number of columns must be a multiple of it, and that of dimensions one of four
+ROWS = 6
+# Sums of a block fill the registers: 24 of the 32 with sixteen lanes, or 12 of the 16 with eight.
+_VECTORS, _DEPTH = (4, 4) if HAS_VNNI else (1, 2)
+ROW_KIND = np.uint8 if HAS_VNNI else np.int16
+COLUMNS = _VECTORS * LANES  # of a block
+WIDTHS = 64  # the numbers of columns and of dimensions must be multiples of it, whatever the CPU
 TILE = 16  # rows of a tile
 _HAS_TILES = "+amx-int8" in cpu_target.target_context.codegen().magic_tuple()[2]  # what numba compiles for
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -58,7 +65,7 @@ def tiles_allowed() -> bool:
 def multiply(
     first: int,
     last: int,
-    rows: NDArray[np.uint8],
+    rows: NDArray[np.integer],  # of ROW_KIND
     packed: NDArray[np.int8],
     products: NDArray[np.int32],
     tiles: bool,
@@ -107,11 +114,15 @@ def _multiply_vectors(
         row_kind, weight_kind, product_kind = signature.args[:3]
         stride = builder.extract_value(context.make_array(product_kind)(context, builder, products).strides, 0)
         vector_bytes = 4 * LANES
+        weight_bytes = _DEPTH * LANES  # of a vector
+        size = ir.Constant(_I64, row_kind.dtype.bitwidth // 8)
+        multiply_lanes = multiply_bytes if HAS_VNNI else multiply_pairs
         inputs, outputs = [], []
         for r in range(ROWS):
             row = builder.add(first, ir.Constant(_I64, r))
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
-            inputs.append(pointer_to(context, builder, _I8, row_kind, rows, builder.mul(row, depth)))
+            offset = builder.mul(builder.mul(row, depth), size)
+            inputs.append(pointer_to(context, builder, _I8, row_kind, rows, offset))
             offset = builder.add(builder.mul(row, stride), builder.mul(column, ir.Constant(_I64, 4)))
             outputs.append(pointer_to(context, builder, _I8, product_kind, products, offset))
         weights = pointer_to(context, builder, _I8, weight_kind, packed, builder.mul(column, depth))
@@ -124,19 +135,23 @@ def _multiply_vectors(
         builder.position_at_end(loop)
         step = builder.phi(_I64)
         sums = [[builder.phi(_SUMS) for _ in range(_VECTORS)] for _ in range(ROWS)]
-        start = builder.mul(step, ir.Constant(_I64, _VECTORS * vector_bytes))
+        start = builder.mul(step, ir.Constant(_I64, _VECTORS * weight_bytes))
         lanes = []
         for v in range(_VECTORS):
-            place = builder.gep(weights, [builder.add(start, ir.Constant(_I64, v * vector_bytes))])
-            lanes.append(builder.load(builder.bitcast(place, _SUMS.as_pointer()), align=1))
+            place = builder.gep(weights, [builder.add(start, ir.Constant(_I64, v * weight_bytes))])
+            kind = ir.VectorType(_I8, weight_bytes)
+            loaded = builder.load(builder.bitcast(place, kind.as_pointer()), align=1)
+            if not HAS_VNNI:
+                loaded = builder.sext(loaded, ir.VectorType(ir.IntType(16), weight_bytes))
+            lanes.append(builder.bitcast(loaded, _SUMS))
         grown = []
         nothing = ir.Constant(_SUMS, ir.Undefined)
         for r in range(ROWS):
             place = builder.gep(inputs[r], [builder.mul(step, ir.Constant(_I64, 4))])
-            four = builder.load(builder.bitcast(place, _I32.as_pointer()), align=1)
-            splat = builder.insert_element(nothing, four, ir.Constant(_I32, 0))
+            dword = builder.load(builder.bitcast(place, _I32.as_pointer()), align=1)
+            splat = builder.insert_element(nothing, dword, ir.Constant(_I32, 0))
             splat = builder.shuffle_vector(splat, nothing, ir.Constant(_SUMS, [0] * LANES))
-            grown.append([multiply_bytes(builder, sums[r][v], splat, lanes[v]) for v in range(_VECTORS)])
+            grown.append([multiply_lanes(builder, sums[r][v], splat, lanes[v]) for v in range(_VECTORS)])
         following = builder.add(step, ir.Constant(_I64, 1))
         builder.cbranch(builder.icmp_unsigned("<", following, steps), loop, after)
         end = builder.block

@@ -32,7 +32,9 @@ from numba.extending import intrinsic, models, register_model
 from numpy.typing import NDArray
 
 LANES = 16
-HAS_VNNI = "+avx512vnni" in cpu_target.target_context.codegen().magic_tuple()[2]  # what numba compiles for
+_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2]  # of the CPU that numba compiles for
+HAS_VNNI = "+avx512vnni" in _FEATURES
+HAS_AVX2 = "+avx2" in _FEATURES and "+fma" in _FEATURES
 
 _I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 _VECTOR = ir.VectorType(_I32, LANES)
@@ -197,12 +199,7 @@ def multiply_add_pairs(context: Any, lanes: Any, splatted: Any, packed: Any) -> 
     """In each lane, add the two products of signed int16."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        if HAS_VNNI:
-            function = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-            return builder.asm(function, "vpdpwssd $3, $2, $0", "=v,0,v,v", arguments, False)
-        halves = ir.VectorType(_I16, 2 * LANES)
-        lanes, *pairs = arguments
-        return builder.add(lanes, _add_pairs(builder, *(builder.bitcast(pair, halves) for pair in pairs)))
+        return multiply_pairs(builder, *arguments)
 
     return _lanes(_lanes, _lanes, _lanes), generate
 
@@ -234,6 +231,15 @@ def multiply_bytes(builder: Any, lanes: Any, unsigned: Any, signed: Any) -> Any:
     for unsigned_halves, signed_halves in (even, odd):
         lanes = builder.add(lanes, _add_pairs(builder, unsigned_halves, signed_halves))
     return lanes
+
+
+def multiply_pairs(builder: Any, lanes: Any, splatted: Any, packed: Any) -> Any:
+    """What `multiply_add_pairs` does, for code that writes instructions by itself."""
+    if HAS_VNNI:
+        function = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+        return builder.asm(function, "vpdpwssd $3, $2, $0", "=v,0,v,v", [lanes, splatted, packed], False)
+    halves = ir.VectorType(_I16, 2 * LANES)
+    return builder.add(lanes, _add_pairs(builder, builder.bitcast(splatted, halves), builder.bitcast(packed, halves)))
 
 
 def _add_pairs(builder: Any, unsigned: Any, signed: Any) -> Any:

@@ -28,11 +28,11 @@ from .floats import (
     store_floats,
     sum_of,
 )
-from .products import TILE, TILE_SETTINGS, close_tiles, multiply, open_tiles, product_values
+from .products import ROW_KIND, TILE, TILE_SETTINGS, close_tiles, multiply, open_tiles, product_values
 from .self_attention import attend, attention_room
 from .simd import LANES, compiled
 
-_BLOCK = 96  # rows that go through all products of a layer before the next, while they are in the cache
+_BLOCK = 96  # rows that are multiplied with all columns before the next rows are, while they are in the cache
 _EPSILON = np.float32(1e-12)
 
 # GELU is x * (1/2 + t P(t^2)), t = x between -4.2 and 4.2: to 8e-5 with this polynomial, whose greatest error is least.
@@ -69,7 +69,7 @@ class Weights(NamedTuple):
 
 
 class Rounded(NamedTuple):
-    rows: NDArray[np.uint8]  # (positions, width)
+    rows: NDArray[np.integer]  # (positions, width), of products.ROW_KIND
     steps: NDArray[np.float32]  # (positions,)
     least: NDArray[np.float32]
 
@@ -91,7 +91,7 @@ def make_room(weights: Weights, positions: int) -> Room:
 
     def rounded(columns: int) -> Rounded:
         numbers = np.zeros((2, positions), dtype=np.float32)
-        return Rounded(np.zeros((positions + 2 * TILE, columns), dtype=np.uint8), numbers[0], numbers[1])
+        return Rounded(np.zeros((positions + 2 * TILE, columns), dtype=ROW_KIND), numbers[0], numbers[1])
 
     return Room(
         np.zeros((positions, width), dtype=np.float32),
@@ -125,7 +125,9 @@ def forward(
         open_tiles(TILE_SETTINGS)
     embed_tokens(token_ids, places, weights, room)
     for layer in range(len(weights.mixing_norm)):
-        multiply(0, positions, room.state.rows, weights.attention.packed[layer], wide, tiles)
+        for first in range(0, positions, _BLOCK):
+            last = min(first + _BLOCK, positions)
+            multiply(first, last, room.state.rows, weights.attention.packed[layer], wide, tiles)
         product = weights.attention
         scales = product.scale[layer], product.sums[layer], product.bias[layer]
         attend(starts, lengths, attended, wide, scales, room.state, room.context, room.attention)
