@@ -2,7 +2,7 @@
 
     python benchmarks/importance.py --collections DIR[:DOCUMENTS] [...] --cache DIR [--most-queries 100]
         [--gather faiss cells] [--p 1 2 3 4 6 8] [--k-prime 200] [--figure FILE] [--nearest]
-        [--choose ORDER] [--specials] [--summary] [--worth]
+        [--choose ORDER] [--specials] [--summary] [--worth] [--means]
 
 `DIR:5000` takes the first 5,000 documents, and the queries that have a relevant one among them.
 
@@ -15,7 +15,8 @@ order `rarity`, and `--choose focus` what the other words count for in `focus`, 
 `--specials` has what a special token gathers alone, beside the rarest word; `--summary` what cells find if the
 summary's similarity counts 0 to 4 times; `--worth` what the default search finds on four rungs of the ladder of
 effort, if the worth of a word is its rarity, and if it is its focus; and what a fixed p finds with the cells and
-candidates of the rung.
+candidates of the rung; `--means` what `focus` finds with a mean that is not that of the documents as they are: of the
+first tenth of them, and of the next collection of the list.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from secateurs import EncodedText, Frequencies, Index, TokenKind
 from secateurs import search as searching
 from secateurs.effort import level
 from secateurs.gather import cells
-from secateurs.importance import Order, focuses, icf, log_share, rarity
+from secateurs.importance import Order, focus, focuses, icf, log_share, rarity
 from secateurs.kernels.simd import round_query
 
 SHARES = (0.0, 0.5, 0.75, 0.9, 0.95, 1.0)
@@ -96,6 +97,25 @@ def with_other_words(times: float) -> Order:
         return seen_words_first(query, frequencies, -focuses(query, frequencies.centre, times))
 
     return order
+
+
+def with_mean(mean: NDArray[np.float32]) -> Order:
+    """`focus` with another mean."""
+    return lambda query, frequencies: focus(query, frequencies.with_centre(mean))
+
+
+def print_means(bench: Bench, other: Bench) -> None:
+    index = bench.collection.index
+    (segment,) = index.snapshot.segments
+    first_tenth = index.snapshot.store.decode(segment.rows[np.arange(segment.offsets[len(segment) // 10])])
+    mean, foreign = index.frequencies.centre, other.collection.index.frequencies.centre
+    assert mean is not None
+    assert foreign is not None
+    means = {"of all documents": mean, "of the first tenth": first_tenth.mean(axis=0), f"of {other.name}": foreign}
+    for name, given in means.items():
+        found = [bench.measure(order=with_mean(given), p=p, gather="cells").overlap.mean() for p in (1, 2, 3, 4)]
+        distance = float(np.linalg.norm(given - mean))
+        print(f"| {bench.name} | {name} | {distance:.3f} | {' | '.join(f'{share:.3f}' for share in found)} |")
 
 
 def seen_words_first(query: EncodedText, frequencies: Frequencies, key: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -345,6 +365,7 @@ def main() -> None:
     arguments.add_argument("--specials", action="store_true")
     arguments.add_argument("--summary", action="store_true")
     arguments.add_argument("--worth", action="store_true")
+    arguments.add_argument("--means", action="store_true")
     options = arguments.parse_args()
 
     def open_bench(given: str) -> Bench:
@@ -366,6 +387,12 @@ def main() -> None:
         print("| collection | worth | rung 2 | rung 3 | rung 4 | rung 5 |\n|---|---|---|---|---|---|")
         for bench in map(open_bench, options.collections):
             print_worth(bench)
+        return
+    if options.means:
+        print("| collection | mean | distance | p = 1 | p = 2 | p = 3 | p = 4 |\n|---|---|---|---|---|---|---|")
+        benches = [open_bench(given) for given in options.collections]
+        for number, bench in enumerate(benches):
+            print_means(bench, benches[(number + 1) % len(benches)])
         return
     if options.specials:
         print("| collection | gather | alone | overlap | documents |\n|---|---|---|---|---|")

@@ -1,10 +1,13 @@
 """Can a small model order query embeddings better than the order `focus` does? Labels come from exhaustive search.
 
-    PYTHONPATH=benchmarks python training/importance.py --collections DIR --cache DIR [NAME[:MOST_DOCUMENTS] ...]
+    PYTHONPATH=benchmarks python training/importance.py --collections DIR --cache DIR [--questions 1000]
+        [NAME[:MOST_DOCUMENTS] ...]
 
 DIR holds collection folders as benchmarks/judged.py reads them; indexes are kept in the cache. Each collection is held
 out in turn: the models, and the share of the background frequency in the two-frequency order, are learnt from the
 others. The background of a collection counts the wordpieces of the Wikipedia collections without the collection itself.
+With `--questions`, models also learn from so many of the questions in DIR/questions/questions.tsv.gz (source, tab,
+text), asked of boolq-wiki, except where that is held out: labels need no judgements.
 
     1 observe   for each position of a query: features that are known before gathering, and which of the ten best
                 documents of exhaustive search it gathers alone (FAISS with k' = 200; cells with nprobe 32, candidates
@@ -28,6 +31,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import random
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -108,12 +112,23 @@ def count_wordpieces(folder: Path, cache: Path) -> NDArray[np.int64]:
     return np.load(path)
 
 
-def observe(options: argparse.Namespace, name: str) -> tuple[Index, list[Observed]]:
-    """The queries of a collection, given as NAME or NAME:MOST_DOCUMENTS."""
+def read_questions(folder: Path, most: int) -> list[str]:
+    """A seeded sample of questions that belong to no collection."""
+    with gzip.open(folder / "questions.tsv.gz", "rt", encoding="utf-8") as lines:
+        texts = [line.rstrip("\n").split("\t", 1)[1] for line in lines]
+    return random.Random(0).sample(texts, min(most, len(texts)))
+
+
+def observe(options: argparse.Namespace, name: str, questions: int = 0) -> tuple[Index, list[Observed]]:
+    """The queries of a collection, given as NAME or NAME:MOST_DOCUMENTS; or so many other questions."""
     name, _, most = name.partition(":")
     judged = open_collection(
         options.collections / name, options.cache, options.most_queries, most_documents=int(most) if most else None
     )
+    queries = list(judged.queries.values())
+    if questions:
+        texts = read_questions(options.collections / "questions", questions)
+        queries = [judged.index.encode_query(text) for text in progress(texts, "encoding questions")]
     counted = [count_wordpieces(options.collections / other, options.cache) for other in BACKGROUND if other != name]
     background = np.sum(counted, axis=0)  # (vocabulary,)
     vocabulary = tokenizers.Tokenizer.from_file(str(wheel_folder() / "tokenizer.json"))
@@ -121,7 +136,7 @@ def observe(options: argparse.Namespace, name: str) -> tuple[Index, list[Observe
     snapshot = judged.index.snapshot
     documents = np.arange(int(snapshot.firsts[-1]))
     observed = []
-    for query in progress(judged.queries.values(), f"observing {name}"):
+    for query in progress(queries, f"observing {name}"):
         best = np.argsort(-score(snapshot, query, documents), kind="stable")[:BEST]
         found = {}
         for way in WAYS:
@@ -360,9 +375,13 @@ UNTRAINED: dict[str, Callable[[Observed], Array]] = {
 
 
 def make_orders(
-    held_out: list[Observed], others: list[list[Observed]], indexes: list[Index], summary_first: bool
+    held_out: list[Observed],
+    others: list[list[Observed]],
+    indexes: list[Index],
+    more: list[Observed],
+    summary_first: bool,
 ) -> dict[str, list[Order]]:
-    """For each order, the positions of each query of the held-out collection."""
+    """For each order, the positions of each query of the held-out collection. Models learn from `more` too."""
 
     def quality(share: float) -> float:
         return float(
@@ -378,7 +397,7 @@ def make_orders(
     orders = {"two frequencies": [two_frequencies(seen, share, summary_first) for seen in held_out]}
     for name, worth in UNTRAINED.items():
         orders[name] = [order_by(seen, worth(seen), summary_first) for seen in held_out]
-    queries = [seen for collection in others for seen in collection]
+    queries = [seen for collection in others for seen in collection] + more
     for name, (learn, labels, columns) in TRIED.items():
         model = learn(*training_rows(queries, columns, labels, share, summary_first))
         orders[name] = [order_by(seen, model(seen.features[:, columns]), summary_first) for seen in held_out]
@@ -394,14 +413,20 @@ def main() -> None:
     arguments.add_argument("--collections", type=Path, required=True)
     arguments.add_argument("--cache", type=Path, required=True)
     arguments.add_argument("--most-queries", type=int, default=200)
+    arguments.add_argument("--questions", type=int, default=0)
     arguments.add_argument("names", nargs="*", default=COLLECTIONS)
     options = arguments.parse_args()
     observed = {name: observe(options, name) for name in options.names}
+    asked = next((name for name in options.names if name.startswith("boolq-wiki")), None)
+    if options.questions and asked is None:
+        arguments.error("questions are asked of boolq-wiki: name it, with as many documents as there is time for")
+    questions = observe(options, asked, options.questions)[1] if options.questions else []
     for summary_first in (False, True):
         values: dict[str, dict[str, dict[str, Array]]] = {way: {} for way in WAYS}
         for name, (index, queries) in observed.items():
             others = [observed[other] for other in observed if other != name]
-            orders = make_orders(queries, [q for _, q in others], [i for i, _ in others], summary_first)
+            more = [] if name == asked else questions
+            orders = make_orders(queries, [q for _, q in others], [i for i, _ in others], more, summary_first)
             for way in WAYS:
                 best = [greedy(seen, way, summary_first) for seen in queries]
                 values[way][name] = {
