@@ -224,13 +224,13 @@ def test_searches_follow_the_places_of_the_index(tmp_path: Path) -> None:
 
     def plans() -> list[tuple[int, int]]:
         found = (index.search(query, effort=effort, gather="cells").plan for effort in PROMISES)  # type: ignore[arg-type]
-        return [(plan.nprobe, plan.candidates) for plan in found]
+        return [(plan.nprobe, plan.patience) for plan in found]
 
     before = plans()
     embeddings, codebook = index.info()["embeddings"], index.manifest.codebook.name
     lowest = replace(record(0, 0.9), embeddings=embeddings, codebook=codebook)
     index.change(lambda writer: writer.set_calibration(lowest))
-    assert plans() == [(min(4, index.snapshot.cells), 40)] * 3
+    assert plans() == [(min(4, index.snapshot.cells), 32 // 4)] * 3
     assert before != plans()
     budget = index.search(query, budget_ms=1000).plan  # a budget is spent along the whole ladder
     assert budget.candidates == 4096

@@ -73,7 +73,25 @@ def test_auto_takes_the_first_way_of_gathering_that_the_index_was_built_for() ->
 
 def test_nprobe_and_candidates_grow_with_the_collection() -> None:
     chosen = [make_plan(SearchSettings(), query_of(8), EVERYTHING, documents) for documents in (50_000, 800_000)]
-    assert [(one.nprobe, one.candidates) for one in chosen] == [(32, 256), (64, 1024)]
+    assert [(plan.nprobe, plan.patience, plan.candidates) for plan in chosen] == [(32, 64, 1024), (64, 256, 4096)]
+
+
+def test_where_candidates_do_not_come_best_first_or_are_chosen_otherwise_all_of_them_are_scored() -> None:
+    for given, candidates in (
+        ({"candidates": 77}, 77),
+        ({"budget_ms": 5.0}, 256),
+        ({"gather": "text"}, 256),
+        ({"fuse": "rrf"}, 256),
+    ):
+        plan = make_plan(SearchSettings(**given), query_of(8), (*EVERYTHING, "text"), 10_000)
+        assert (plan.patience, plan.candidates) == (None, candidates)
+    assert make_plan(SearchSettings(gather="faiss"), query_of(8), EVERYTHING, 10_000).patience is None
+    assert make_plan(SearchSettings(effort="exact"), query_of(8), EVERYTHING, 10_000).patience is None
+
+
+def test_each_shard_has_its_share_of_the_patience() -> None:
+    """64 / 4 = 16, and three standard deviations more."""
+    assert make_plan(SearchSettings(), query_of(8), EVERYTHING, 10_000, shards=4).patience == 16 + 3 * 4
 
 
 @pytest.mark.parametrize("documents", [1_000, 100_000, 10_000_000, 10_000_000_000])
@@ -87,7 +105,8 @@ def test_what_effort_chooses_is_bounded_for_any_size_and_any_filter(documents: i
 
 
 def test_there_are_always_enough_candidates_for_k() -> None:
-    assert make_plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 4000
+    assert make_plan(SearchSettings(k=1000), query_of(8), EVERYTHING, 10_000).candidates == 16_000
+    assert make_plan(SearchSettings(k=1000, budget_ms=9.0), query_of(8), EVERYTHING, 10_000).candidates == 4000
     assert make_plan(SearchSettings(k=100, candidates=5), query_of(8), EVERYTHING, 10_000).candidates == 100
 
 

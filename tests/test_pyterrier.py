@@ -349,11 +349,14 @@ def test_a_document_that_is_not_in_the_index_is_named(index: Index) -> None:
 def test_a_rank_cutoff_becomes_part_of_the_search_and_changes_nothing_else(
     prunable: Index, queries: pd.DataFrame
 ) -> None:
-    deep = prunable.retriever(k=100, p=1, gather="cells", nprobe=2)  # scores four documents for each of its hits
+    deep = prunable.retriever(k=100, p=1, gather="cells", nprobe=2, candidates=400)
     fused = (deep % 3).compile()
     assert isinstance(fused, Retriever)
     assert fused.settings == {**deep.settings, "k": 3, "candidates": 400}
     assert rows(fused(queries)) == rows((deep % 3)(queries))
+    by_effort = prunable.retriever(k=100, p=1, gather="cells", nprobe=2)  # how many it scores depends on k
+    assert not isinstance((by_effort % 3).compile(), Retriever)
+    assert rows((by_effort % 3).compile()(queries)) == rows((by_effort % 3)(queries))
     assert (prunable.retriever(k=3) % 5).compile() == prunable.retriever(k=3)
 
 

@@ -223,7 +223,8 @@ def test_a_search_is_cancelled_between_blocks_of_query_embeddings_and_of_documen
     """Set the event at the n-th look, for every n until the search is done: each time it stops there."""
     monkeypatch.setattr("secateurs.gather.cells._EMBEDDINGS_AT_ONCE", 4)
     monkeypatch.setattr(pipeline, "_PAIRS_AT_ONCE", 32 * 100)
-    expected = index.search(QUERIES[1], p=None, gather="cells").hits
+    settings = {"p": None, "gather": "cells", "candidates": 256}
+    expected = index.search(QUERIES[1], **settings).hits  # type: ignore[arg-type]
 
     class SetAtLook(Event):
         looks = 0
@@ -238,11 +239,43 @@ def test_a_search_is_cancelled_between_blocks_of_query_embeddings_and_of_documen
         stop.allowed = stopped  # type: ignore[attr-defined]
         with cancelled_by(stop):
             try:
-                assert index.search(QUERIES[1], p=None, gather="cells").hits == expected
+                assert index.search(QUERIES[1], **settings).hits == expected  # type: ignore[arg-type]
                 break
             except CancelledError:
                 stopped += 1
     assert stopped >= 2 * 8 + 2  # 32 embeddings probed and added four at a time, 256 documents scored 100 at a time
+
+
+@pytest.mark.parametrize(
+    ("k", "patience", "settled"),
+    [(2, 3, True), (2, 4, False), (1, 4, True), (3, 3, False), (5, 1, False)],
+)
+def test_the_best_are_settled_when_no_recent_score_is_among_them(k: int, patience: int, settled: bool) -> None:
+    assert pipeline._is_settled(np.array([9.0, 8.0, 2.0, 1.0, 1.5]), k, patience) is settled
+
+
+def test_a_score_that_ties_with_the_last_of_the_best_is_among_them() -> None:
+    assert not pipeline._is_settled(np.array([9.0, 8.0, 8.0, 1.0]), 2, 2)
+    assert pipeline._is_settled(np.array([9.0, 8.0, 8.0, 1.0]), 2, 1)
+
+
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_scoring_ends_when_the_best_have_settled(index: Index, k: int) -> None:
+    """What was scored is the front of the candidates, and no candidate of its last part is among the best."""
+    query = index.encode_query(QUERIES[1])
+    ranking = index.search(query, k=k, gather="cells", effort="fast")
+    plan, scored = ranking.plan, ranking.stats.documents_scored
+    assert plan.patience is not None
+    all_of_them = index.candidates(query, k=k, gather="cells", effort="fast", candidates=plan.candidates)
+    front = index.candidates(query, k=k, gather="cells", effort="fast")
+    assert front == all_of_them[:scored]
+    scores = index.score(query, front)
+    best = sorted(zip(scores, front, strict=True), key=lambda pair: (-pair[0], pair[1]))[:k]
+    assert [(hit.score, hit.docno) for hit in ranking] == best
+    if scored < len(all_of_them):
+        assert not {docno for _, docno in best} & set(front[-plan.patience :])
+    else:
+        assert not pipeline._is_settled(np.array(scores[: -plan.patience]), k, plan.patience)
 
 
 def test_scores_do_not_depend_on_how_many_documents_are_scored_at_once(

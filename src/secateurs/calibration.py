@@ -159,8 +159,9 @@ def _found(snapshot: Snapshot, query: EncodedText, place: float | None) -> set[i
     """The numbers of the ten best documents: by cells, at a place on the ladder; None: exhaustively."""
     searched = OneIndex(snapshot, None if place is None else {"balanced": place})
     decision = decide(searched, query, SearchSettings(k=_K, gather="exhaustive" if place is None else "cells"))
-    documents, _, _ = gather(snapshot, decision)
-    scores = score(snapshot, decision.query, documents, decision.ordered, _K)
+    documents, _, plan = gather(snapshot, decision)
+    scores = score(snapshot, decision.query, documents, decision.ordered, _K, plan)
+    documents = documents[: len(scores)]
     return set(documents[np.lexsort((documents, -scores))[:_K]].tolist())
 
 

@@ -1,26 +1,31 @@
 """Settings to a plan: every choice that the settings leave open is made here. docs/effort.md explains them.
 
 `effort` promises how much of the ten best of exhaustive search is found. It sets how many query embeddings gather
-(`p`), how many cells each probes (`nprobe`), and how many documents are scored exactly (`candidates`). These three grow
-together, along a ladder. An index measures how far up an effort must go to keep its promise (calibration.py). An index
+(`p`), how many cells each probes (`nprobe`), and how many documents are scored exactly. These three grow together,
+along a ladder. An index measures how far up an effort must go to keep its promise (calibration.py). An index
 that is too small for that, or was not measured, has the places of PLACES:
 
-    fast       85%   the positions that hold 50% of the query's worth, 4 at least     nprobe 16    candidates    64
-    balanced   95%   the positions that hold 80% of the query's worth, 4 at least     nprobe 32    candidates   256
-    thorough   99%   every position                                                   nprobe 96    candidates 1,024
+    fast       85%   the positions that hold 50% of the query's worth, 4 at least     nprobe 16    patience  16
+    balanced   95%   the positions that hold 80% of the query's worth, 4 at least     nprobe 32    patience  64
+    thorough   99%   every position                                                   nprobe 96    patience 256
     exact            every document is scored
 
 - The worth of a word is its focus above that of the query's least focused word (importance.py). The positions are taken
   in the order of importance: a query about one word keeps few positions, a query whose words matter equally most.
 - The kept word that is worth most probes `nprobe` cells, and a word that is worth half of that a quarter. Special
   tokens probe `nprobe` cells. A given nprobe is the same for all.
-- Beyond 50,000 documents, candidates grow with sqrt(documents / 50,000), and nprobe with the root of that factor.
-- At least 4 k candidates are scored. If the index has no more documents than candidates, all are scored.
+- What was gathered is scored in the order of the approximate scores, until `patience` documents in a row are not among
+  the k best (search.py). So an easy query scores few, and the best hundred are found as surely as the best ten. At most
+  16 times the patience, or 16 k documents if that is more, are scored.
+- Where candidates do not come best first (by text) or all of their scores are needed (`fuse`), and with a budget, a
+  fixed number is scored, `candidates`: four times the patience, 4 k at least.
+- Beyond 50,000 documents, patience grows with sqrt(documents / 50,000), and nprobe with the root of that factor.
+- If the index has no more documents than four times the patience, or than 4 k, all are scored.
 - A setting that is given is used as it is. gather="faiss" keeps the paper's settings at any effort.
 - gather="text" follows the effort in `candidates` alone: no query embedding gathers. gather="cells+text" scores up to
   `candidates` documents of each, and is what "auto" becomes with `fuse`.
-- Under a filter (`where`): if at most twice as many documents match as there are candidates, all of them are scored,
-  which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
+- Under a filter (`where`): if at most eight times as many documents match as the patience, or 8 k, all of them are
+  scored, which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
   than k matching documents are gathered, all matching documents are scored (search.py).
 - nprobe is at most 1,024, unless it is given.
 - With `budget_ms`, costs.py chooses p, nprobe and candidates instead of the effort.
@@ -43,6 +48,9 @@ _FAISS_NPROBE = 10  # as in the paper
 FEWEST_KEPT = 4
 _MANY_DOCUMENTS = 50_000
 _CANDIDATES_PER_HIT = 4
+_CANDIDATES_PER_PATIENCE = 4  # of the ladder
+_MOST_TIMES_CANDIDATES = 4  # those of the ladder, if the best do not settle
+_MOST_CANDIDATES_PER_HIT = 16  # then too
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
 MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
@@ -51,7 +59,7 @@ MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 class Level(NamedTuple):
     share: float  # of the query's worth that the kept positions hold
     nprobe: float
-    candidates: float
+    candidates: float  # four times the patience
 
 
 LADDER = np.array(  # a Level on each rung
@@ -97,10 +105,8 @@ def make_plan(
     matching = documents if matching is None else matching
     exact = settings.effort == "exact"
     at = level((places if settings.budget_ms is None else PLACES)["balanced" if exact else settings.effort])
-    candidates = settings.candidates or max(
-        round(at.candidates * _growth(documents)), _CANDIDATES_PER_HIT * settings.depth
-    )
-    candidates = max(candidates, settings.depth)
+    chosen = round(at.candidates * _growth(documents))
+    candidates = max(settings.candidates or max(chosen, _CANDIDATES_PER_HIT * settings.depth), settings.depth)
     gather: str = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
@@ -127,6 +133,10 @@ def make_plan(
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
         nprobe = min(round(at.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
         nprobe_each = depths(worths[:p], nprobe) if has_cells else None
+    patience = None
+    if gather == "cells" and settings.candidates is None and settings.budget_ms is None and settings.fuse is None:
+        patience = share(max(chosen // _CANDIDATES_PER_PATIENCE, 1), shards)
+        candidates = max(_MOST_TIMES_CANDIDATES * chosen, _MOST_CANDIDATES_PER_HIT * settings.depth)
     return SearchPlan(
         k=settings.k,
         p=p,
@@ -138,6 +148,7 @@ def make_plan(
         where=settings.where,
         frequencies=settings.frequencies,
         weights=settings.weights,
+        patience=patience,
         nprobe_each=nprobe_each,
         budget_ms=settings.budget_ms if gather == "cells" else None,
         min_score=settings.min_score,

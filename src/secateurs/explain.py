@@ -234,7 +234,8 @@ def find_standing(
 ) -> Standing:
     """Gather and score as `search.find` does, without cutting at k, and count the documents that rank before it."""
     documents, _, plan = gather(snapshot, decision)
-    scores = score(snapshot, decision.query, documents)
+    scores = score(snapshot, decision.query, documents, plan=plan)
+    documents = documents[: len(scores)]
     better = int((scores > own_score).sum())
     is_equal = scores == own_score
     both = None

@@ -140,8 +140,7 @@ class Index(AnyIndex):
     def candidates(self, query: str | EncodedText, **settings: Any) -> list[str]:
         snapshot, encoded = self.snapshot, self.encode_query(query)
         decision = searching.decide(OneIndex(snapshot), encoded, SearchSettings.of(settings))
-        documents, _, _ = searching.gather(snapshot, decision)
-        return snapshot.docnos(documents)
+        return snapshot.docnos(searching.scored(snapshot, decision))
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
         snapshot = self.snapshot

@@ -258,7 +258,8 @@ def find(snapshot: Snapshot, decision: Decision, watch: Stopwatch) -> Found:
     documents, gathered, plan = gather(snapshot, decision)
     watch.lap("gather")
     fused = plan.fuse is not None
-    scores = score(snapshot, decision.query, documents, decision.ordered, None if fused else plan.depth)
+    scores = score(snapshot, decision.query, documents, decision.ordered, None if fused else plan.depth, plan)
+    documents = documents[: len(scores)]
     both = Scores.of(snapshot, plan.words, documents, scores) if fused and plan.words is not None else None
     watch.lap("score")
     if both is None:
@@ -282,9 +283,17 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
     if plan.where is not None and plan.gather != "text" and len(documents) < min(plan.depth, matching.documents):
         # If fewer than are needed of the matching documents were gathered, score all of them. By text, the others have
         # no word of the query.
-        plan = replace(plan, gather="exhaustive", nprobe_each=None)
+        plan = replace(plan, gather="exhaustive", patience=None, nprobe_each=None)
         documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
     return documents, gathered, plan
+
+
+def scored(snapshot: Snapshot, decision: Decision) -> NDArray[np.int64]:
+    """The documents that a search scores."""
+    documents, _, plan = gather(snapshot, decision)
+    if plan.patience is None:
+        return documents
+    return documents[: len(score(snapshot, decision.query, documents, decision.ordered, plan.depth, plan))]
 
 
 def score(
@@ -293,21 +302,39 @@ def score(
     documents: NDArray[np.int64],
     ordered: Positions | None = None,
     k: int | None = None,
+    plan: SearchPlan | None = None,
 ) -> NDArray[np.float64]:
     """Eq. 1 with all query embeddings, each with its weight.
 
-    With k, only the k best need be right; `ordered` makes that faster.
+    With k, only the k best need be right; `ordered` makes that faster. If the plan has patience, documents come in the
+    order of their approximate scores, and only so many of them are scored as it takes until the best no longer change.
     """
     if len(documents) == 0:
         return np.empty(0)
-    count_score_work(len(documents), len(query))
     prepared = snapshot.store.prepare(query.weighted, ordered)
     at_once = max(_PAIRS_AT_ONCE // max(len(query), 1), 1)
+    patience = None if plan is None else plan.patience
+    following = at_once if patience is None else min(patience + patience // 2, at_once)
     scores = np.empty(len(documents))
-    for first in range(0, len(documents), at_once):
+    done = 0
+    while done < len(documents):
         stop_if_cancelled()
-        scores[first : first + at_once] = snapshot.score(prepared, documents[first : first + at_once], k)
-    return scores
+        part = documents[done : done + following]
+        count_score_work(len(part), len(query))
+        scores[done : done + len(part)] = snapshot.score(prepared, part, k)
+        done += len(part)
+        if plan is not None and patience is not None:
+            if _is_settled(scores[:done], plan.depth, patience):
+                break
+            following = min(max(patience // 2, 1), at_once)
+    return scores[:done]
+
+
+def _is_settled(scores: NDArray[np.float64], k: int, patience: int) -> bool:
+    """Whether none of the last `patience` scores is among the k best."""
+    if len(scores) < k + patience:
+        return False
+    return bool(scores[-patience:].max() < np.partition(scores, len(scores) - k)[len(scores) - k])
 
 
 def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:

@@ -150,7 +150,7 @@ class QueryWords:
 class SearchPlan:
     """Settings with nothing left open: what one search did.
 
-    Over shards, `k_prime`, `nprobe` and `candidates` are those of each shard.
+    Over shards, `k_prime`, `nprobe`, `candidates` and `patience` are those of each shard.
     """
 
     k: int
@@ -159,10 +159,11 @@ class SearchPlan:
     gather: str  # over shards that gathered in different ways: the ways, joined by "+"
     k_prime: int
     nprobe: int
-    candidates: int
+    candidates: int  # documents that are scored; with patience, at most
     where: str | None = None
     frequencies: FrequenciesName = "collection"
     weights: WeightsName | None = None
+    patience: int | None = None  # so many documents in a row that are not among the best end the scoring; None: none do
     nprobe_each: tuple[int, ...] | None = None  # cells: of each kept embedding, at most `nprobe`; None: it for each
     budget_ms: float | None = None  # what p, nprobe and candidates were chosen for
     min_score: float | None = None

@@ -187,6 +187,8 @@ class Retriever(_SearchStage):
             return None
         index = self.index
         plan = make_plan(self._search, np.empty(0), index.gatherers, len(index), places=index.searched().places)
+        if plan.patience is not None:  # how many documents are scored depends on k
+            return None
         return Retriever(self.index, **{**self.settings, "k": k, "candidates": plan.candidates})
 
 

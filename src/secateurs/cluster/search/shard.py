@@ -30,7 +30,7 @@ from ...index import Index
 from ...pruning import keep
 from ...records import Changes, Document, EncodedText, Field, Positions
 from ...refresh import ThrottledRefresh
-from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, gather
+from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, scored
 from ...settings import GatherName, SearchPlan, SearchSettings
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
@@ -149,8 +149,7 @@ class Shard:
 
     def candidates(self, commit: int, query: ShardQuery) -> list[str]:
         snapshot = self._at(commit)
-        documents, _, _ = gather(snapshot, _decision(snapshot, query))
-        return snapshot.docnos(documents)
+        return snapshot.docnos(scored(snapshot, _decision(snapshot, query)))
 
     def score(self, commit: int, query: EncodedText, docnos: Sequence[str]) -> list[float]:
         self._at(commit)
