@@ -190,7 +190,7 @@ def print_worth(bench: Bench) -> None:
         print_rungs(bench, f"by {name}", found)
     for name, p in {"none: every word": words_of, "none: p = 4": 4, "none: p = 8": 8}.items():
         at = [level(rung) for rung in rungs]
-        equal = [{"nprobe": int(rung.nprobe), "candidates": int(rung.candidates)} for rung in at]
+        equal = [{"nprobe": int(rung.nprobe), "candidates": int(4 * rung.patience)} for rung in at]
         print_rungs(bench, name, [bench.measure(order="focus", p=p, gather="cells", **settings) for settings in equal])
 
 

@@ -1,6 +1,6 @@
 """Documents that are longer than the encoder takes at once: cut, or encoded in overlapping windows.
 
-    python benchmarks/long_documents.py --collections DIR[:DOCUMENTS] [...] [--most-queries 300]
+    python benchmarks/long_documents.py --collections DIR[:DOCUMENTS] [...] [--most-queries 300] [--ways WAY ...]
 
 For each collection and each way: embeddings a document (merged, as by default), the time of building the index as a
 multiple of cutting, and nDCG@10 by exhaustive and by default search. A star: significantly different from cutting
@@ -31,6 +31,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "windows of 300, overlap 0": {"overlap": 0},
     "windows of 300, overlap 64": {"overlap": 64},
     "windows of 180, overlap 32": {"overlap": 32, "document_limit": 180},
+    "windows of 512, overlap 64": {"overlap": 64, "document_limit": 512},
 }
 K = 10
 
@@ -44,6 +45,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--collections", nargs="+", required=True)
     arguments.add_argument("--most-queries", type=int, default=300)
+    arguments.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     options = arguments.parse_args()
     lines = []
     for given in options.collections:
@@ -54,16 +56,16 @@ def main() -> None:
                 int(most) if most else None,
             )
         )
-        for way, settings in progress(WAYS.items(), Path(folder).name):
+        for way in progress(options.ways, Path(folder).name):
             with tempfile.TemporaryDirectory() as temporary:
                 start = perf_counter()
-                index = Index.build(Path(temporary) / "long.sec", documents, encoder=load_encoder(settings=settings))
+                index = Index.build(Path(temporary) / "long.sec", documents, encoder=load_encoder(settings=WAYS[way]))
                 seconds = perf_counter() - start
                 queries, qrels = read_queries(Path(folder), options.most_queries, index if most else None)
                 found = [values(index, queries, qrels, gather=gather) for gather in ("exhaustive", "cells")]
                 info = index.info()
             lines.append((Path(folder).name, way, info, seconds, found, len(queries)))
-    comparisons = 2 * len(options.collections) * (len(WAYS) - 1)
+    comparisons = 2 * len(options.collections) * (len(options.ways) - 1)
     print("| collection | queries | documents | way | embeddings a document | time | exhaustive | default |")
     print("|---" * 8 + "|")
     for name, way, info, seconds, found, count in lines:

@@ -46,8 +46,8 @@ def recall_at(index: Index, queries: list[EncodedText], place: float) -> float:
 def test_the_ladder_grows_in_every_way_and_efforts_are_in_order_on_it() -> None:
     assert (np.diff(LADDER, axis=0) >= 0).all()
     assert list(PLACES.values()) == sorted(PLACES.values())
-    assert level(4.0) == (0.8, 32, 256)
-    assert level(4.5) == pytest.approx((0.85, 40, 320))
+    assert level(4.0) == (0.8, 32, 64)
+    assert level(4.5) == pytest.approx((0.85, 40, 80))
     assert level(len(LADDER) - 1) == pytest.approx(tuple(LADDER[-1]))
 
 
@@ -230,7 +230,7 @@ def test_searches_follow_the_places_of_the_index(tmp_path: Path) -> None:
     embeddings, codebook = index.info()["embeddings"], index.manifest.codebook.name
     lowest = replace(record(0, 0.9), embeddings=embeddings, codebook=codebook)
     index.change(lambda writer: writer.set_calibration(lowest))
-    assert plans() == [(min(4, index.snapshot.cells), 32 // 4)] * 3
+    assert plans() == [(min(4, index.snapshot.cells), 8)] * 3
     assert before != plans()
     budget = index.search(query, budget_ms=1000).plan  # a budget is spent along the whole ladder
     assert budget.candidates == 4096

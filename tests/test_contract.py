@@ -75,7 +75,7 @@ def test_calibrating_measures_every_part_and_searches_follow_it(opened: AnyIndex
         assert values["promised"] <= values["found"] <= 1
         plan = opened.search(QUERY, effort=effort, gather="cells", k=1).plan
         shards = 3 if "shards" in opened.info() else 1
-        assert plan.patience == share(round(level(values["place"]).candidates) // 4, shards)
+        assert plan.patience == share(round(level(values["place"]).patience), shards)
 
 
 def test_the_end_of_a_with_closes_and_closing_again_does_nothing(opened: AnyIndex) -> None:

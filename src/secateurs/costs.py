@@ -123,5 +123,5 @@ def _on_ladder(plan: SearchPlan, worths: NDArray[np.float64], place: float, shap
     if listed < _LISTED_PER_HIT * plan.depth:  # else there would be fewer than k hits
         nprobe = math.ceil(nprobe * _LISTED_PER_HIT * plan.depth / max(listed, 1.0))
     nprobe = min(nprobe, MOST_NPROBE)
-    candidates = max(round(plan.candidates * here.candidates / balanced.candidates), plan.depth)
+    candidates = max(round(plan.candidates * here.patience / balanced.patience), plan.depth)
     return replace(plan, p=p, nprobe=nprobe, nprobe_each=depths(worths[:p], nprobe), candidates=candidates)

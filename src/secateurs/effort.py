@@ -25,8 +25,8 @@ that is too small for that, or was not measured, has the places of PLACES:
 - gather="text" follows the effort in `candidates` alone: no query embedding gathers. gather="cells+text" scores up to
   `candidates` documents of each, and is what "auto" becomes with `fuse`.
 - Under a filter (`where`): if at most eight times as many documents match as the patience, or 8 k, all of them are
-  scored, which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times. If fewer
-  than k matching documents are gathered, all matching documents are scored (search.py).
+  scored, which is exact and about as fast. If more match, nprobe grows by sqrt(documents / matching), at most 8 times.
+  If fewer than k matching documents are gathered, all matching documents are scored (search.py).
 - nprobe is at most 1,024, unless it is given.
 - With `budget_ms`, costs.py chooses p, nprobe and candidates instead of the effort.
 """
@@ -47,10 +47,8 @@ from .settings import GATHERERS, SearchPlan, SearchSettings
 _FAISS_NPROBE = 10  # as in the paper
 FEWEST_KEPT = 4
 _MANY_DOCUMENTS = 50_000
-_CANDIDATES_PER_HIT = 4
-_CANDIDATES_PER_PATIENCE = 4  # of the ladder
-_MOST_TIMES_CANDIDATES = 4  # those of the ladder, if the best do not settle
-_MOST_CANDIDATES_PER_HIT = 16  # then too
+_TIMES = 4  # the patience, or k, of candidates where their number is fixed
+_MOST_TIMES = 16  # where scoring ends with patience
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
 MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
@@ -59,21 +57,21 @@ MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
 class Level(NamedTuple):
     share: float  # of the query's worth that the kept positions hold
     nprobe: float
-    candidates: float  # four times the patience
+    patience: float
 
 
 LADDER = np.array(  # a Level on each rung
     [
-        (0.30, 4, 32),
-        (0.40, 8, 48),
-        (0.50, 16, 64),
-        (0.65, 24, 128),
-        (0.80, 32, 256),
-        (0.90, 48, 384),
-        (0.95, 64, 512),
-        (1.00, 96, 1024),
-        (1.00, 192, 2048),
-        (1.00, 384, 4096),
+        (0.30, 4, 8),
+        (0.40, 8, 12),
+        (0.50, 16, 16),
+        (0.65, 24, 32),
+        (0.80, 32, 64),
+        (0.90, 48, 96),
+        (0.95, 64, 128),
+        (1.00, 96, 256),
+        (1.00, 192, 512),
+        (1.00, 384, 1024),
     ]
 )
 PLACES = MappingProxyType({"fast": 2.0, "balanced": 4.0, "thorough": 7.0})  # on the ladder
@@ -99,14 +97,16 @@ def make_plan(
 
     worths   (positions,) of the query's positions, most important first: see importance.worths
     matching   how many of the documents the filter lets through; None: all
-    shards     how many shards hold the documents. `k_prime`, `nprobe` and `candidates` of the plan are those of a shard
+    shards     how many shards hold the documents. `k_prime`, `nprobe`, `patience` and `candidates` of the plan are
+               those of a shard
     places     of the efforts on the ladder; a budget is spent from the place of "balanced" in PLACES
     """
     matching = documents if matching is None else matching
     exact = settings.effort == "exact"
     at = level((places if settings.budget_ms is None else PLACES)["balanced" if exact else settings.effort])
-    chosen = round(at.candidates * _growth(documents))
-    candidates = max(settings.candidates or max(chosen, _CANDIDATES_PER_HIT * settings.depth), settings.depth)
+    patience = round(at.patience * _growth(documents))
+    larger = max(patience, settings.depth)
+    candidates = max(settings.candidates or _TIMES * larger, settings.depth)
     gather: str = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
@@ -133,10 +133,9 @@ def make_plan(
         farther = min((documents / max(matching, 1)) ** 0.5, _MOST_TIMES_NPROBE)
         nprobe = min(round(at.nprobe * _growth(documents // shards) ** 0.5 * farther), MOST_NPROBE)
         nprobe_each = depths(worths[:p], nprobe) if has_cells else None
-    patience = None
-    if gather == "cells" and settings.candidates is None and settings.budget_ms is None and settings.fuse is None:
-        patience = share(max(chosen // _CANDIDATES_PER_PATIENCE, 1), shards)
-        candidates = max(_MOST_TIMES_CANDIDATES * chosen, _MOST_CANDIDATES_PER_HIT * settings.depth)
+    until_settled = gather == "cells" and not (settings.candidates or settings.budget_ms or settings.fuse)
+    if until_settled:
+        candidates = _MOST_TIMES * larger
     return SearchPlan(
         k=settings.k,
         p=p,
@@ -148,7 +147,7 @@ def make_plan(
         where=settings.where,
         frequencies=settings.frequencies,
         weights=settings.weights,
-        patience=patience,
+        patience=share(patience, shards) if until_settled else None,
         nprobe_each=nprobe_each,
         budget_ms=settings.budget_ms if gather == "cells" else None,
         min_score=settings.min_score,
