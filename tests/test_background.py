@@ -99,6 +99,11 @@ def test_an_encoder_that_cannot_count_is_named() -> None:
         Background.count(["text"], Bare(), "none")
 
 
+def test_a_single_text_is_not_taken_for_a_list_of_letters(encoder: OnnxEncoder) -> None:
+    with pytest.raises(UsageError, match="a list of texts"):
+        Background.count("goldfish", encoder, "none")
+
+
 def test_a_vocabulary_is_known_by_its_tokens_and_ids_and_not_by_their_order() -> None:
     assert fingerprint({"a": 0, "b": 1}) == fingerprint({"b": 1, "a": 0})
     assert len({fingerprint(v) for v in ({"a": 0, "b": 1}, {"a": 1, "b": 0}, {"a": 0}, {"a": 0, "c": 1})}) == 4

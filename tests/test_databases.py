@@ -207,16 +207,31 @@ def test_a_filter_of_the_database_holds_in_the_first_stage(
         ({"k": 0}, "k must be"),
         ({"p": 0}, "p must be"),
         ({"order": "rarest"}, "order is one of"),
+        ({"depth": 0}, "must be a whole number of at least 1, not 0"),
+        ({"depth": None}, "must be a whole number of at least 1, not None"),
         ({"query": "goldfish"}, "EncodedText"),
         ({"query": EncodedText(np.zeros((0, 16)), [], [])}, "no embeddings"),
         ({"query": EncodedText(np.ones((2, 5)), [1, 2], [0, 0])}, "5 dimensions"),
     ],
 )
 def test_a_search_that_makes_no_sense_is_a_clear_error(
-    make: Make, frequencies: Frequencies, query: EncodedText, wrong: dict[str, Any], message: str
+    engine: str, make: Make, frequencies: Frequencies, query: EncodedText, wrong: dict[str, Any], message: str
 ) -> None:
+    if "depth" in wrong:
+        wrong = {"k_prime" if engine in ("voyager", "milvus") else "candidates": wrong["depth"]}
     with pytest.raises(UsageError, match=message):
         make(frequencies).search(**{"query": query, **wrong})
+
+
+def test_frequencies_that_are_none_or_of_another_model_are_a_clear_error(
+    make: Make, frequencies: Frequencies, query: EncodedText
+) -> None:
+    for wrong, message in (
+        ("frequencies.npz", "Frequencies.load"),
+        (frequencies.with_centre(np.zeros(5)), "mean of all embeddings has 5 dimensions and the query 16"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            make(wrong).search(query)
 
 
 @WITH_FIELDS
@@ -290,6 +305,28 @@ def test_elements_of_voyager_that_no_document_has_are_left_out(frequencies: Freq
     assert PrunedSearch(Index(Space.InnerProduct, 3), {}, frequencies).search(query) == []
     with pytest.raises(UsageError, match="the index has not"):
         PrunedSearch(index, {"middle": [1, 77]}, frequencies).search(query)
-    for ids, message in (([1, 1], "two documents"), ([-1], "negative")):
+    for documents, message in (
+        ({"middle": [1, 1]}, "two documents"),
+        ({"middle": [-1]}, "negative"),
+        ({"middle": [0.5]}, "whole numbers"),
+        ({"middle": 1}, "whole numbers"),
+        ([[1]], "by docno"),
+    ):
         with pytest.raises(UsageError, match=message):
-            PrunedSearch(index, {"middle": ids}, frequencies)
+            PrunedSearch(index, documents, frequencies)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="Index of Voyager"):
+        PrunedSearch("graph.voy", {}, frequencies)
+    with pytest.raises(UsageError, match="query_ef must be at least 3"):
+        PrunedSearch(index, {"middle": [1]}, frequencies).search(query, query_ef=2)
+
+
+def test_the_ids_of_voyager_may_be_any_numbers(frequencies: Frequencies) -> None:
+    from voyager import Index, Space
+
+    from secateurs.integrations.voyager import PrunedSearch
+
+    index = Index(Space.InnerProduct, 3)
+    index.add_items(AXES, ids=[7, 2**40, 2**63 + 1])
+    search = PrunedSearch(index, {"last": [2**63 + 1], "first": [2**40, 7]}, frequencies)
+    query = EncodedText(AXES[[0, 1]], [5, 9], [0, 0])
+    assert search.search(query) == [("first", 2.0), ("last", 0.0)]

@@ -118,6 +118,9 @@ def test_top_k_and_filters_of_a_run_replace_those_of_the_constructor_or_add_to_t
     merging = SecateursRetriever(store, filters=classes, filter_policy=FilterPolicy.MERGE)
     named = condition("id", "in", [document.id for document in found])
     assert merging.run(QUERY, filters=named)["documents"] == []  # a function is no class
+    by_name = SecateursRetriever(store, filters=classes, filter_policy="merge")
+    assert by_name.run(QUERY, filters=named)["documents"] == []
+    assert by_name.to_dict() == merging.to_dict()
     assert len(retriever.run(QUERY, filters=named)["documents"]) == 2
 
 
@@ -195,6 +198,9 @@ def test_policies_hold_within_one_write_too(tmp_path: Path, encoder: OnnxEncoder
     assert store.write_documents(twice, DuplicatePolicy.OVERWRITE) == 2
     assert [document.content for document in store.filter_documents()] == ["Cats sleep."]
     assert store.write_documents([]) == 0
+    assert store.write_documents(twice, "skip") == 0  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="replace"):
+        store.write_documents(twice, "replace")  # type: ignore[arg-type]
 
 
 def test_a_document_without_text_is_refused_and_nothing_is_written(tmp_path: Path, encoder: OnnxEncoder) -> None:

@@ -92,6 +92,8 @@ def test_a_wrong_setting_is_named_by_the_constructor_and_by_the_call(index: Inde
             SecateursRetriever(index=index).invoke(QUERY, **wrong)
     with pytest.raises(UsageError, match="the query is empty"):
         SecateursRetriever(index=index).invoke(" ")
+    with pytest.raises(ValidationError, match=r"an open index.*not 'demo.sec'"):
+        SecateursRetriever(index="demo.sec")  # type: ignore[arg-type]
 
 
 def test_a_function_can_be_the_order(index: Index) -> None:

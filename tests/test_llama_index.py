@@ -69,6 +69,8 @@ def test_a_wrong_setting_is_named(index: Index) -> None:
             SecateursRetriever(index, **wrong)
     with pytest.raises(UsageError, match="the query is empty"):
         SecateursRetriever(index).retrieve(" ")
+    with pytest.raises(UsageError, match=r"an open index.*not 'demo.sec'"):
+        SecateursRetriever("demo.sec")  # type: ignore[arg-type]
 
 
 def test_explanations_and_highlights_are_given_on_demand_and_are_json(index: Index) -> None:

@@ -20,6 +20,7 @@ from test_sharded import make_shards
 from secateurs import Document, Index, ShardedIndex
 from secateurs.contract import AnyIndex
 from secateurs.encoders.onnx import OnnxEncoder
+from secateurs.errors import UsageError
 from secateurs.integrations.excerpts import excerpt_start
 from secateurs.integrations.mcp import agent_server
 from secateurs.service.limits import Limits
@@ -257,9 +258,26 @@ async def test_several_indexes_are_told_apart(index: Index, tmp_path: Path, enco
     assert "say which index: there are library, animals" in await call(both, "search", query="fish")
 
 
+def test_a_path_is_not_taken_for_an_index() -> None:
+    server = agent_server({"demo": "demo.sec"})  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match=r"an open index.*not 'demo.sec'"), server:
+        pass
+
+
+async def test_by_default_a_search_gives_as_many_hits_as_the_command_does(index: Index) -> None:
+    import typer.main
+
+    from secateurs.cli.app import app
+
+    options = typer.main.get_command(app).commands["mcp"].params  # type: ignore[attr-defined]
+    (most,) = (option.default for option in options if option.name == "max_k")
+    assert f"less than or equal to {most}" in await call(index, "search", query=QUERY, k=most + 1)
+
+
 async def test_an_index_without_an_encoder_says_so(tmp_path: Path) -> None:
     vectors = Index.build(tmp_path / "vectors.sec", random_documents(5), encoder=None)
-    assert "library was built without an encoder" in await call(vectors, "search", query="fish")
+    assert "library was built without an encoder: get" in await call(vectors, "search", query="fish")
+    assert "library was built without an encoder: get" in await call(vectors, "explain", query="fish", docno="d001")
     assert (await call(vectors, "get", docno="d001"))["metadata"] == {"i": 1}
 
 

@@ -100,5 +100,7 @@ def test_what_cannot_be_ranked_is_named(compass: SecateursRanker, arguments: dic
 def test_a_loaded_encoder_takes_no_options() -> None:
     with pytest.raises(UsageError, match="settings: the encoder is loaded already"):
         SecateursRanker(TwoDimensions(), settings={"expansion": "all"})
+    with pytest.raises(UsageError, match="an encoder or the name of a model, not 3"):
+        SecateursRanker(3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="encoder kind"):
         SecateursRanker(kind="torch")

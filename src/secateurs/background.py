@@ -63,6 +63,8 @@ class Background:
                 f"{type(encoder).__name__} cannot count tokens without encoding: it needs `vocabulary` and `word_ids`, "
                 "see docs/encoders.md"
             )
+        if isinstance(texts, str):
+            raise UsageError(f"give a list of texts, not a single text: {texts!r:.100}")
         counts = np.zeros(0, dtype=np.int64)  # (largest token id so far + 1,)
         with progress_bar("counting tokens", total, "texts", progress) as advance:
             for batch in _batches(texts):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .errors import UsageError
 from .frequencies import Frequencies
 from .importance import order_positions
 from .records import EncodedText, Positions
@@ -21,6 +22,11 @@ def prune(
 
     The query itself is not shortened: scoring needs all of its embeddings.
     """
+    if not isinstance(frequencies, Frequencies):
+        raise UsageError(f"frequencies are what Frequencies.count or Frequencies.load gives, not {frequencies!r:.100}")
+    mean, dim = frequencies.centre, query.embeddings.shape[1]
+    if mean is not None and len(mean) != dim:
+        raise UsageError(f"the mean of all embeddings has {len(mean)} dimensions and the query {dim}")
     return keep(order_positions(order, query, frequencies), None if p == "all" else p)
 
 

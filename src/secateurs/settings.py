@@ -77,11 +77,11 @@ class SearchSettings:
         if not isinstance(self.p, str) or self.p != "auto":
             check_p(self.p)
         for name in ("k", "k_prime"):
-            _check_whole_number(name, getattr(self, name))
-        _check_whole_number("offset", self.offset, least=0)
+            check_whole_number(name, getattr(self, name))
+        check_whole_number("offset", self.offset, least=0)
         for name in ("nprobe", "candidates"):
             if getattr(self, name) is not None:
-                _check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
+                check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
         if not callable(self.order):
             check_choice("order", self.order, ORDER_NAMES)
         check_choice("gather", self.gather, GATHER_SETTINGS)
@@ -180,10 +180,10 @@ class SearchPlan:
 
 def check_p(p: object) -> None:
     if p is not None:
-        _check_whole_number("p", p, ', or None (or "all") to prune nothing')
+        check_whole_number("p", p, ', or None (or "all") to prune nothing')
 
 
-def _check_whole_number(name: str, value: object, otherwise: str = "", least: int = 1) -> None:
+def check_whole_number(name: str, value: object, otherwise: str = "", least: int = 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise UsageError(f"{name} must be a whole number of at least {least}{otherwise}, not {value!r}")
 

@@ -18,7 +18,7 @@ from ..frequencies import Frequencies
 from ..kernels.maxsim import FloatQuery, score
 from ..pruning import prune
 from ..records import EncodedText, Positions
-from ..settings import Order, SearchSettings
+from ..settings import Order, SearchSettings, check_whole_number
 
 
 class ScoredDocument(NamedTuple):
@@ -44,7 +44,9 @@ def gathering_positions(
             f"the query has embeddings of {query.embeddings.shape[1]} dimensions and the database of {dim}: encode "
             "queries with the model of the documents"
         )
-    SearchSettings.of({"order": order, **numbers})
+    SearchSettings.of({"order": order})
+    for name, number in numbers.items():  # candidates=None is for an index, whose effort then decides
+        check_whole_number(name, number)
     return prune(query, frequencies, p, order)
 
 

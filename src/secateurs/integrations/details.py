@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ..contract import AnyIndex
+from ..errors import UsageError
 from ..matches import find_matches
 from ..rankings import Hit
 from ..records import EncodedText
@@ -14,6 +15,13 @@ from ..reranking import RerankedText
 from ..settings import SearchSettings
 
 ADDED = ("docno", "score", "relevance", "explanation", "highlights")  # keys of metadata
+
+
+def check_index(index: object) -> AnyIndex:
+    """The index, if it is an open one: a path is a likely mistake."""
+    if not isinstance(index, AnyIndex):
+        raise UsageError(f"index must be an open index, as Index(path) gives it, not {index!r:.100}")
+    return index
 
 
 def search_with_details(

@@ -88,6 +88,7 @@ class SecateursDocumentStore:
         """All documents, or none if there is an error. Without a policy, an id that is there already is an error."""
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise ValueError("documents are a list of Haystack's Document")
+        policy = DuplicatePolicy(policy)  # also of its name: a text would be equal to no policy
         index = self.index
         if policy == DuplicatePolicy.OVERWRITE:
             written = list({document.id: document for document in documents}.values())  # the last of an id
@@ -133,7 +134,7 @@ class SecateursRetriever:
         document_store: SecateursDocumentStore,
         filters: dict[str, Any] | None = None,
         top_k: int = SearchSettings.k,
-        filter_policy: FilterPolicy = FilterPolicy.REPLACE,
+        filter_policy: FilterPolicy | str = FilterPolicy.REPLACE,
         settings: dict[str, Any] | None = None,
         explanations: bool = False,
         highlights: bool = False,
@@ -145,7 +146,8 @@ class SecateursRetriever:
         where_of(filters)
         SearchSettings.of({**(settings or {}), "k": top_k})
         self.document_store, self.filters, self.top_k = document_store, filters, top_k
-        self.filter_policy, self.settings = filter_policy, settings
+        self.filter_policy = FilterPolicy.from_str(filter_policy) if isinstance(filter_policy, str) else filter_policy
+        self.settings = settings
         self.explanations, self.highlights = explanations, highlights
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,8 +168,6 @@ class SecateursRetriever:
         given = dict(data["init_parameters"])
         if isinstance(given.get("document_store"), Mapping):
             given["document_store"] = SecateursDocumentStore.from_dict(given["document_store"])
-        if "filter_policy" in given:
-            given["filter_policy"] = FilterPolicy.from_str(given["filter_policy"])
         retriever: SecateursRetriever = default_from_dict(cls, {**data, "init_parameters": given})
         return retriever
 

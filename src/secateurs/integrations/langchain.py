@@ -18,7 +18,7 @@ from ..settings import (
     SearchSettings,
     WeightsName,
 )
-from .details import reranked_details, search_with_details
+from .details import check_index, reranked_details, search_with_details
 
 require("langchain_core", "langchain")  # says which pip line is missing, where the imports below would only fail
 
@@ -30,7 +30,7 @@ from langchain_core.callbacks import (  # noqa: E402
 from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402
 from langchain_core.retrievers import BaseRetriever  # noqa: E402
 from langchain_core.runnables import run_in_executor  # noqa: E402
-from pydantic import ConfigDict, Field, model_validator  # noqa: E402
+from pydantic import ConfigDict, Field, field_validator, model_validator  # noqa: E402
 
 
 class SecateursRetriever(BaseRetriever):
@@ -62,6 +62,11 @@ class SecateursRetriever(BaseRetriever):
     facets: Sequence[str] = SearchSettings.facets
 
     model_config = ConfigDict(extra="forbid")  # else a setting with a typing error would be ignored
+
+    @field_validator("index", mode="before")
+    @classmethod
+    def _check_index(cls, index: Any) -> AnyIndex:
+        return check_index(index)
 
     @model_validator(mode="after")
     def _check_settings(self) -> Self:

@@ -10,7 +10,7 @@ from ..encoders import Encoder, load_encoder
 from ..errors import UsageError, require
 from ..reranking import rerank
 from ..settings import SearchSettings
-from .details import ADDED, reranked_details, search_with_details
+from .details import ADDED, check_index, reranked_details, search_with_details
 
 require("llama_index.core", "llama-index")  # says which pip line is missing, where the imports below would only fail
 
@@ -38,7 +38,7 @@ class SecateursRetriever(BaseRetriever):
         **settings: Any,
     ) -> None:
         super().__init__(callback_manager)
-        self.index, self.explanations, self.highlights = index, explanations, highlights
+        self.index, self.explanations, self.highlights = check_index(index), explanations, highlights
         self.settings = vars(SearchSettings.of(settings))
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

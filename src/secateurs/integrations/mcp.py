@@ -14,6 +14,7 @@ from ..contract import AnyIndex
 from ..errors import SecateursError, ShardsMissingError, UsageError, require
 from ..settings import EffortName, FuseName, SearchSettings
 from ..version import __version__
+from .details import check_index
 from .excerpts import excerpt_start
 
 for _module in ("mcp", "fastapi", "uvicorn", "prometheus_client", "cachetools"):
@@ -37,6 +38,7 @@ from ..service.workers import Workers  # noqa: E402
 
 _T = TypeVar("_T")
 _FEW = 5  # hits, if the agent does not say how many
+_MOST = 100  # unless other limits are given
 _EXCERPT = 1_000  # characters of a hit, if the agent does not say how many
 _HYBRID = ("gather", "fuse")  # arguments for indexes that are built for text
 _LONGEST = 100_000  # characters in one answer of `get`, or of one hit
@@ -99,9 +101,9 @@ def agent_server(
     indexes: Mapping[str, AnyIndex], limits: Limits | None = None, about: str | None = None
 ) -> Iterator[MCPServer]:
     """A server of open indexes by name, until the end of the `with`. `about` tells agents what the documents are."""
-    limits = limits or Limits()
+    limits = limits or Limits(k=_MOST)
     metrics = Metrics()
-    served = {name: ServedIndex(name, index, metrics) for name, index in indexes.items()}
+    served = {name: ServedIndex(name, check_index(index), metrics) for name, index in indexes.items()}
     sizes = ", ".join(f"{name} ({len(index):,} documents)" for name, index in indexes.items())
     about = about or "Documents in a late-interaction (ColBERT) search index."
     query_text = Annotated[
@@ -151,7 +153,7 @@ def agent_server(
     ) -> Found:
         settings = {"k": k, "offset": offset, "where": where, "min_relevance": min_relevance, "effort": effort}
         settings |= {"gather": gather, "fuse": fuse}
-        picked = _pick(served, index)
+        picked = _pick_searchable(served, index)
 
         def find() -> SearchAnswer:
             check_hits(limits, settings)
@@ -203,7 +205,7 @@ def agent_server(
         index: index_name = None,
     ) -> Explained:
         settings = {"where": where, "effort": effort}
-        answer = await _run(readers, _pick(served, index).explain, query, docno, settings, False, allowed)
+        answer = await _run(readers, _pick_searchable(served, index).explain, query, docno, settings, False, allowed)
         tokens = [
             ExplainedToken(**token.model_dump(include=set(ExplainedToken.model_fields))) for token in answer.tokens
         ]
@@ -242,7 +244,7 @@ def serve_agents(
 ) -> None:
     """Serve until standard input ends or, over HTTP, until SIGTERM or Ctrl-C. `say` must not write to standard output
     if that is where the answers go."""
-    limits = limits or Limits()
+    limits = limits or Limits(k=_MOST)
     listener = listen(host, port) if http else None  # before the indexes: a port in use is said at once
     try:
         indexes = open_indexes(paths, ray=ray, replicas=replicas, seconds=limits.seconds / 2)
@@ -289,6 +291,13 @@ def _pick(served: Mapping[str, ServedIndex], name: str | None) -> ServedIndex:
         given = "say which index" if name is None else f"there is no index {name!r}"
         raise ToolError(f"{given}: there are {', '.join(served)}")
     return served[name]
+
+
+def _pick_searchable(served: Mapping[str, ServedIndex], name: str | None) -> ServedIndex:
+    picked = _pick(served, name)
+    if not picked.index.has_encoder:
+        raise ToolError(f"{picked.name} was built without an encoder: get gives its documents, but it has no search")
+    return picked
 
 
 async def _run(readers: Workers, work: Callable[..., _T], *arguments: Any) -> _T:

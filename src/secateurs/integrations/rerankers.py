@@ -38,6 +38,8 @@ class SecateursRanker(BaseRanker):
         if not isinstance(model_name_or_path, str):
             if options:
                 raise UsageError(f"{', '.join(options)}: the encoder is loaded already")
+            if not isinstance(model_name_or_path, Encoder):
+                raise UsageError(f"give an encoder or the name of a model, not {model_name_or_path!r:.100}")
             self.encoder = model_name_or_path
             return
         vprint(f"Loading the encoder {model_name_or_path}", verbose)

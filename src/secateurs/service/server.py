@@ -129,6 +129,8 @@ def listen(host: str, port: int) -> socket.socket:
             listener.close()
             raise
         return listener
+    except socket.gaierror as error:
+        raise SecateursError(f"cannot listen on {host} ({error}): --host is an address of this machine") from error
     except OSError as error:
         raise SecateursError(
             f"cannot listen on {host} port {port} ({error}): choose another  --port, 0 for any that is free"
