@@ -126,10 +126,10 @@ def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
         return all(backend._is_reachable(replica) for replica in backend.replicas)
 
     wait_until(every_replica_is_back)
-    docnos = pickle.dumps(([document.docno for document in DOCUMENTS],))
+    request = pickle.dumps(("has", 0, pickle.dumps(([document.docno for document in DOCUMENTS],))))
     for replicas in actors(many):
         for actor in replicas:
-            assert len(ray.get(actor.call.remote("has", 0, docnos))) > 0
+            assert len(pickle.loads(ray.get(actor.call.remote(request)))) > 0
 
 
 def test_if_no_replica_is_left_a_search_waits_or_with_partial_leaves_the_shard_out(

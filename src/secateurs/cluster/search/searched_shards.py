@@ -6,8 +6,9 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
+from typing import Any
 
 from ...costs import Costs
 from ...explain import Evidence, Standing
@@ -15,6 +16,7 @@ from ...frequencies import Frequencies
 from ...fusion import best_fused
 from ...gather import check_built, check_text
 from ...gather.bm25 import WordCounts
+from ...rankings import Hit
 from ...search import Decision, Found, Matching, Stopwatch
 from ...settings import GatherName, SearchSettings
 from ...storage.facets import Counts, check_facets, merge_facets
@@ -70,19 +72,19 @@ class SearchedShards:
         rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
         watch.lap("cluster")
         self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
-        parts = [ranking.found for ranking in rankings.values()]
-        fused = [(part.hits, part.scores) for part in parts if part.scores is not None]
-        merged = heapq.merge(*(part.hits for part in parts), key=lambda hit: (-hit.score, hit.docno))
-        slowest = max((ranking.milliseconds for ranking in rankings.values()), key=_sum, default={})
+        parts = rankings.values()
+        fused = [(tuple(starmap(Hit, part.hits)), part.scores) for part in parts if part.scores is not None]
+        merged = heapq.merge(*(part.hits for part in parts), key=_by_score_then_docno)
+        slowest = max((part.milliseconds for part in parts), key=_sum, default={})
         for stage, milliseconds in slowest.items():
             watch.laps[stage] = watch.laps.get(stage, 0.0) + milliseconds
         watch.laps["cluster"] = max(watch.laps["cluster"] - _sum(slowest), 0.0)
         # A shard without a matching document has gathered in no way at all.
-        gathered_by = sorted({part.plan.gather for part in parts if part.scored})
+        gathered_by = sorted({part.gather for part in parts if part.scored})
         return Found(
             hits=best_fused(fused, plan.offset, plan.depth)
             if fused
-            else tuple(islice(merged, plan.offset, plan.depth)),
+            else tuple(starmap(Hit, islice(merged, plan.offset, plan.depth))),
             gathered=sum(part.gathered for part in parts),
             scored=sum(part.scored for part in parts),
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
@@ -118,6 +120,11 @@ def _shard_query(decision: Decision) -> ShardQuery:
     # out may all be in one shard, so that each shard finds them too.
     plan = replace(decision.plan, order="first", k=decision.plan.depth, offset=0)
     return ShardQuery(decision.query, plan, decision.ordered)
+
+
+def _by_score_then_docno(hit: tuple[Any, ...]) -> tuple[float, str]:
+    docno, score, *_ = hit
+    return -score, docno
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:
