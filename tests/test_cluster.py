@@ -239,6 +239,18 @@ def test_pages_and_facets_on_a_cluster_are_those_of_one_index(
         many.search(QUERIES[0], facets=["fourth"])
 
 
+def test_several_queries_in_one_call_are_answered_as_one_by_one_while_an_actor_dies(
+    open_on: Callable[..., ShardedIndex], path: Path, one: Index
+) -> None:
+    many = open_on(path, seconds=60)
+    expected = [hits_of(one.search(query, effort="exact", k=20)) for query in QUERIES]
+    assert [hits_of(ranking) for ranking in many.search_many(QUERIES, effort="exact", k=20)] == expected
+    rankings = many.search_many(QUERIES * 10, effort="exact", k=20)
+    first = next(rankings)
+    ray.kill(actors(many)[0][0], no_restart=False)
+    assert [hits_of(ranking) for ranking in (first, *rankings)] == expected * 10
+
+
 def test_a_pickled_index_starts_other_actors(open_on: Callable[..., ShardedIndex], path: Path) -> None:
     many = open_on(path)
     expected = hits_of(many.search(QUERIES[0]))

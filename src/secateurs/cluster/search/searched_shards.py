@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import islice, starmap
@@ -18,7 +18,7 @@ from ...gather import check_built, check_text
 from ...gather.bm25 import WordCounts
 from ...rankings import Hit
 from ...search import Decision, Found, Matching, Stopwatch
-from ...settings import GatherName, SearchSettings
+from ...settings import GatherName, SearchPlan, SearchSettings
 from ...storage.facets import Counts, check_facets, merge_facets
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking
@@ -71,6 +71,37 @@ class SearchedShards:
         arguments = self._shards.for_all(_shard_query(decision))
         rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
         watch.lap("cluster")
+        return self._merge(plan, rankings, watch)
+
+    def find_several(
+        self, decisions: Sequence[Decision], settings: SearchSettings, watches: Sequence[Stopwatch]
+    ) -> list[Found]:
+        """As `find` for each, with all of them in one call to each shard. The time of the calls is shared equally."""
+        for decision in decisions:
+            check_built(self._path, decision.plan.gather, self.gatherers)
+        queries = [_shard_query(decision) for decision in decisions]
+        calls = Stopwatch()
+        rankings: list[dict[int, ShardRanking]] = [{} for _ in queries]
+        answered = dict.fromkeys(range(self.shards), 0)  # queries of each shard that has not answered all
+        while answered:
+            # The same tuple for all shards that have answered as many, so that it is pickled once.
+            rest = {count: (queries[count:],) for count in set(answered.values())}
+            arguments = {number: rest[count] for number, count in answered.items()}
+            answers = self._shards.read("search_several", arguments, settings.partial)
+            for number, of_shard in answers.items():
+                for position, ranking in enumerate(of_shard, answered[number]):
+                    rankings[position][number] = ranking
+            counts = {number: answered[number] + len(of_shard) for number, of_shard in answers.items()}
+            answered = {number: count for number, count in counts.items() if count < len(queries)}
+        calls.lap("cluster")
+        for watch in watches:
+            watch.laps["cluster"] = calls.laps["cluster"] / len(queries)
+        return [
+            self._merge(decision.plan, of_query, watch)
+            for decision, of_query, watch in zip(decisions, rankings, watches, strict=True)
+        ]
+
+    def _merge(self, plan: SearchPlan, rankings: Mapping[int, ShardRanking], watch: Stopwatch) -> Found:
         self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
         parts = rankings.values()
         fused = [(tuple(starmap(Hit, part.hits)), part.scores) for part in parts if part.scores is not None]

@@ -47,6 +47,7 @@ from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
 _SECONDS_TO_WAIT = 1.0  # for a commit that another replica has written
+_SECONDS_FOR_SEVERAL = 0.2  # queries of one call: an actor that does not answer for a second counts as lost
 _PAUSE = 0.02
 
 _LOG = logging.getLogger("secateurs.cluster")
@@ -156,6 +157,16 @@ class Shard:
         hits = tuple(map(_values, found.hits))
         how = found.plan.gather
         return ShardRanking(hits, found.gathered, found.scored, how, found.scores, watch.laps, snapshot.manifest.commit)
+
+    def search_several(self, commit: int, queries: Sequence[ShardQuery]) -> list[ShardRanking]:
+        """The rankings of the first queries, one at least, and as many as there is time for."""
+        end = time.monotonic() + _SECONDS_FOR_SEVERAL
+        rankings = [self.search(commit, queries[0])]
+        for query in queries[1:]:
+            if time.monotonic() > end:
+                break
+            rankings.append(self.search(commit, query))
+        return rankings
 
     def costs(self, commit: int) -> Costs:
         return costs_of(self._at(commit))
