@@ -126,10 +126,10 @@ def test_no_query_is_lost_or_wrong_while_actors_and_a_node_die(
         return all(backend._is_reachable(replica) for replica in backend.replicas)
 
     wait_until(every_replica_is_back)
-    docnos = pickle.dumps(([document.docno for document in DOCUMENTS],))
+    request = pickle.dumps(("has", 0, pickle.dumps(([document.docno for document in DOCUMENTS],))))
     for replicas in actors(many):
         for actor in replicas:
-            assert len(ray.get(actor.call.remote("has", 0, docnos))) > 0
+            assert len(pickle.loads(ray.get(actor.call.remote(request)))) > 0
 
 
 def test_if_no_replica_is_left_a_search_waits_or_with_partial_leaves_the_shard_out(
@@ -237,6 +237,18 @@ def test_pages_and_facets_on_a_cluster_are_those_of_one_index(
     assert found.facets == expected.facets == {"third": [(1, 40), (2, 40)]}
     with pytest.raises(UsageError, match="facets: no document has the key 'fourth'"):
         many.search(QUERIES[0], facets=["fourth"])
+
+
+def test_several_queries_in_one_call_are_answered_as_one_by_one_while_an_actor_dies(
+    open_on: Callable[..., ShardedIndex], path: Path, one: Index
+) -> None:
+    many = open_on(path, seconds=60)
+    expected = [hits_of(one.search(query, effort="exact", k=20)) for query in QUERIES]
+    assert [hits_of(ranking) for ranking in many.search_many(QUERIES, effort="exact", k=20)] == expected
+    rankings = many.search_many(QUERIES * 10, effort="exact", k=20)
+    first = next(rankings)
+    ray.kill(actors(many)[0][0], no_restart=False)
+    assert [hits_of(ranking) for ranking in (first, *rankings)] == expected * 10
 
 
 def test_a_pickled_index_starts_other_actors(open_on: Callable[..., ShardedIndex], path: Path) -> None:

@@ -49,6 +49,7 @@ from .transfer.hub import Repository
 from .transfer.pushing import IndexFiles, push
 from .viewer import IndexViewer
 
+NOT_SEVERAL = "search_many takes several queries, such as a list of texts: for one query, use search"
 Documents = str | Path | Iterable[Document | Mapping[str, Any]]
 
 
@@ -124,7 +125,7 @@ class AnyIndex(WithEncoder):
         self, queries: Iterable[str | EncodedText], threads: int | None = None, **settings: Any
     ) -> Iterator[Ranking]:
         """A ranking for each query, in their order, on all cores or `threads` of them. Settings as in `search`."""
-        check_several(queries, "search_many takes several queries, such as a list of texts: for one query, use search")
+        check_several(queries, NOT_SEVERAL)
         found = searching.search_many(self, queries, SearchSettings.of(settings), threads)
         return (self._viewed(ranking) for ranking in found)
 

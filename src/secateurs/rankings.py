@@ -11,6 +11,8 @@ from .html_views import Viewed, hit_html, ranking_html
 from .records import EncodedText
 from .settings import SearchPlan
 
+Facets = Mapping[str, Sequence[tuple[str | int | float | bool, int]]]
+
 
 @dataclass(frozen=True, slots=True)
 class SearchStats:
@@ -65,7 +67,7 @@ class Ranking(Viewed, Sequence[Hit]):
     plan: SearchPlan
     stats: SearchStats
     # By key of `facets`: values with the number of documents that have them and match the filter, most frequent first.
-    facets: Mapping[str, Sequence[tuple[str | int | float | bool, int]]] = field(default_factory=dict)
+    facets: Facets = field(default_factory=dict)
 
     @overload
     def __getitem__(self, index: int) -> Hit: ...

@@ -27,23 +27,10 @@ from .gather.bm25 import WordCounts, distinct, weigh_words
 from .gather.text import count_words, split_query
 from .importance import order_positions, worths
 from .pruning import keep
-from .rankings import (
-    Hit,
-    Ranking,
-    SearchStats,
-)
-from .records import (
-    EncodedText,
-    Positions,
-    TokenKind,
-)
+from .rankings import Facets, Hit, Ranking, SearchStats
+from .records import EncodedText, Positions, TokenKind
 from .relevance import Curve, relevances
-from .settings import (
-    GatherName,
-    SearchPlan,
-    SearchSettings,
-    ways,
-)
+from .settings import GatherName, SearchPlan, SearchSettings, ways
 from .storage.documents import StoredDocument
 from .storage.facets import Counts, check_facets, count_facets, known_facets, ranked_facets
 from .storage.snapshot import Snapshot
@@ -133,23 +120,35 @@ def search(index: Searchable, query: str | EncodedText, settings: SearchSettings
     searched = index.searched()
     decision = decide(searched, encoded, settings, watch)
     found = searched.find(decision, settings, watch)
-    facets = {}
+    facets: Facets = {}
     if settings.facets:
         facets = ranked_facets(searched.facets(settings, decision.matching))
         watch.lap("facets")
+    return make_ranking(index, searched, decision, found, facets, watch.laps, loading)
+
+
+def make_ranking(
+    index: Searchable,
+    searched: Searched,
+    decision: Decision,
+    found: Found,
+    facets: Facets,
+    milliseconds: Mapping[str, float],
+    loading: float = 0.0,
+) -> Ranking:
     return Ranking(
         hits=judge(found.hits, decision.query, found.plan, Curve.of(index.encoder_spec)),
         query=decision.query,
         kept=tuple(decision.kept.tolist()),
         plan=found.plan,
         stats=SearchStats(
-            query_embeddings=len(encoded),
+            query_embeddings=len(decision.query),
             embeddings_kept=len(decision.kept),
             documents_gathered=found.gathered,
             documents_scored=found.scored,
             documents_in_index=len(searched),
             documents_matching=decision.matching.documents,
-            milliseconds=watch.laps,
+            milliseconds=milliseconds,
             loading_milliseconds=loading,
             shards_missing=found.shards_missing,
         ),

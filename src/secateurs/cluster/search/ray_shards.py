@@ -27,7 +27,8 @@ _WORK = "work"  # the name of their group of threads
 _SECONDS_TO_ANSWER = 1.0  # after which another replica is called too
 _SECONDS_OF_GRACE = 1.0  # for which a replica that has just failed is waited for, even if `partial`
 _PAUSE = 0.02
-_SECONDS_TO_START = 60.0
+_PICKLE = pickle.HIGHEST_PROTOCOL
+_SECONDS_TO_START = 60.0  # without another actor that has started: many on one machine start one after the other
 _SECONDS_TO_COME_BACK = 60.0  # that a write waits for a replica; once it runs it has no limit
 _SECONDS_BETWEEN_STARTS = 1.0
 # The fault of the call itself, which every replica would find.
@@ -42,8 +43,10 @@ class ShardActor:
         self._lock = Lock()
         self._shard: Shard | None = None
 
-    def call(self, method: str, commit: int, arguments: bytes) -> Any:
-        return getattr(self._open_shard(), method)(commit, *pickle.loads(arguments))
+    def call(self, request: bytes) -> bytes:
+        """A method of the shard. Bytes both ways: Ray passes them on, and takes longer to serialize anything else."""
+        method, commit, arguments = pickle.loads(request)
+        return pickle.dumps(getattr(self._open_shard(), method)(commit, *pickle.loads(arguments)), _PICKLE)
 
     def probe(self) -> None:
         self._open_shard()
@@ -92,9 +95,10 @@ class RayShards:
         for replica in self.replicas:
             self._start(replica)
             replica.suspect, replica.probe = True, replica.actor and replica.actor.probe.remote()
-        probes = [replica.probe for replica in self.replicas if replica.probe is not None]
-        if probes:
-            self._ray.wait(probes, num_returns=len(probes), timeout=_SECONDS_TO_START)
+        starting = [replica.probe for replica in self.replicas if replica.probe is not None]
+        started = starting
+        while starting and started:
+            started, starting = self._ray.wait(starting, timeout=_SECONDS_TO_START)
 
     @property
     def replicas(self) -> list[_Replica]:
@@ -109,7 +113,7 @@ class RayShards:
     def read(self, method: str, commits: Commits, arguments: Arguments, partial: bool) -> dict[int, Any]:
         deadline = time.monotonic() + self._seconds
         different = {id(values): values for values in arguments.values()}  # often the same for all shards
-        packed = {key: pickle.dumps(values) for key, values in different.items()}
+        packed = {key: pickle.dumps(values, _PICKLE) for key, values in different.items()}
         calls = {shard: _Call(shard, commits[shard], packed[id(values)]) for shard, values in arguments.items()}
         running: dict[Any, tuple[_Call, _Replica]] = {}
         answers: dict[int, Any] = {}
@@ -125,9 +129,9 @@ class RayShards:
                     wait = min(_SECONDS_TO_ANSWER, max(deadline - time.monotonic(), 0))
                     expected = min(len(calls), len(running))
                     ready, _ = self._ray.wait(list(running), num_returns=expected, timeout=wait)
-                    for reference in ready:
+                    for reference, came_back in zip(ready, self._get(ready), strict=True):
                         call, replica = running.pop(reference)
-                        if self._take(reference, call, replica, answers):
+                        if self._take(reference, came_back, call, replica, answers):
                             calls.pop(call.shard, None)
                 elif calls:
                     time.sleep(_PAUSE)
@@ -145,14 +149,14 @@ class RayShards:
 
     def work(self, method: str, shard: int, commit: int, arguments: tuple[Any, ...]) -> Any:
         deadline = time.monotonic() + _SECONDS_TO_COME_BACK
-        packed = pickle.dumps(arguments)
+        packed = pickle.dumps(arguments, _PICKLE)
         while True:
             call = _Call(shard, commit, packed)
             running: dict[Any, tuple[_Call, _Replica]] = {}
             self._send(method, call, running, _WORK)
             answers: dict[int, Any] = {}
             for reference, (_, replica) in running.items():
-                if self._take(reference, call, replica, answers):
+                if self._take(reference, self._get([reference])[0], call, replica, answers):
                     return answers[shard]
                 if call.refusal is not None:
                     raise call.refusal
@@ -180,27 +184,41 @@ class RayShards:
             if actor is None:  # another thread has just found that it is gone
                 return
             remote = actor.call if group is None else actor.call.options(concurrency_group=group)
-            reference = remote.remote(method, call.commit, call.arguments)
+            reference = remote.remote(pickle.dumps((method, call.commit, call.arguments), _PICKLE))
             replica.unanswered.add(reference)
             call.sent[replica] = now
             call.running += 1
             running[reference] = (call, replica)
 
-    def _take(self, reference: Any, call: _Call, replica: _Replica, answers: dict[int, Any]) -> bool:
+    def _get(self, references: list[Any]) -> list[bytes | Exception]:
+        """What came back for each: an answer, or an error. All at once if they are answers, which costs less."""
+        try:
+            answers: list[bytes | Exception] = self._ray.get(references)
+            return answers
+        except self._ray.exceptions.RayError as error:
+            if len(references) == 1:
+                return [error]
+        return [came_back for reference in references for came_back in self._get([reference])]
+
+    def _take(
+        self, reference: Any, came_back: bytes | Exception, call: _Call, replica: _Replica, answers: dict[int, Any]
+    ) -> bool:
         """Take what came back; False if it is no answer, and another replica must be called."""
         replica.unanswered.discard(reference)
         call.running -= 1
-        try:
-            answers.setdefault(call.shard, self._ray.get(reference))
+        name = self._layout.shards[call.shard].name
+        if isinstance(came_back, bytes):
+            if call.shard not in answers:
+                answers[call.shard] = pickle.loads(came_back)
             return True
-        except self._ray.exceptions.RayTaskError as error:
-            cause = error.cause
+        if isinstance(came_back, self._ray.exceptions.RayTaskError):
+            cause = came_back.cause
             if isinstance(cause, _CALLERS_FAULT):
                 raise cause from None
             call.refusal = cause
-            LOG.warning("%s: %s", self._layout.shards[call.shard].name, cause)
-        except self._ray.exceptions.RayError as error:
-            LOG.warning("%s: a replica is lost (%s)", self._layout.shards[call.shard].name, type(error).__name__)
+            LOG.warning("%s: %s", name, cause)
+        else:
+            LOG.warning("%s: a replica is lost (%s)", name, type(came_back).__name__)
             self._suspect(replica)
             del call.sent[replica]  # when it is back, it may be called again
         return False
@@ -277,6 +295,7 @@ class RayShards:
                 num_cpus=0,
                 memory=1,  # a byte: for an actor that needs nothing at all, Ray ignores which node it should be on
                 max_restarts=-1,
+                enable_task_events=False,  # Ray's record of every call, for its dashboard
                 max_concurrency=_READ_THREADS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=replica.record.node is None),
             )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
+from typing import Any
 
 from ...costs import Costs
 from ...explain import Evidence, Standing
@@ -15,8 +16,9 @@ from ...frequencies import Frequencies
 from ...fusion import best_fused
 from ...gather import check_built, check_text
 from ...gather.bm25 import WordCounts
+from ...rankings import Hit
 from ...search import Decision, Found, Matching, Stopwatch
-from ...settings import GatherName, SearchSettings
+from ...settings import GatherName, SearchPlan, SearchSettings
 from ...storage.facets import Counts, check_facets, merge_facets
 from ...storage.filters import Filter, KnownKeys, check_keys
 from .shard import ShardQuery, ShardRanking
@@ -69,20 +71,51 @@ class SearchedShards:
         arguments = self._shards.for_all(_shard_query(decision))
         rankings: Mapping[int, ShardRanking] = self._shards.read("search", arguments, settings.partial)
         watch.lap("cluster")
+        return self._merge(plan, rankings, watch)
+
+    def find_several(
+        self, decisions: Sequence[Decision], settings: SearchSettings, watches: Sequence[Stopwatch]
+    ) -> list[Found]:
+        """As `find` for each, with all of them in one call to each shard. The time of the calls is shared equally."""
+        for decision in decisions:
+            check_built(self._path, decision.plan.gather, self.gatherers)
+        queries = [_shard_query(decision) for decision in decisions]
+        calls = Stopwatch()
+        rankings: list[dict[int, ShardRanking]] = [{} for _ in queries]
+        answered = dict.fromkeys(range(self.shards), 0)  # queries of each shard that has not answered all
+        while answered:
+            # The same tuple for all shards that have answered as many, so that it is pickled once.
+            rest = {count: (queries[count:],) for count in set(answered.values())}
+            arguments = {number: rest[count] for number, count in answered.items()}
+            answers = self._shards.read("search_several", arguments, settings.partial)
+            for number, of_shard in answers.items():
+                for position, ranking in enumerate(of_shard, answered[number]):
+                    rankings[position][number] = ranking
+            counts = {number: answered[number] + len(of_shard) for number, of_shard in answers.items()}
+            answered = {number: count for number, count in counts.items() if count < len(queries)}
+        calls.lap("cluster")
+        for watch in watches:
+            watch.laps["cluster"] = calls.laps["cluster"] / len(queries)
+        return [
+            self._merge(decision.plan, of_query, watch)
+            for decision, of_query, watch in zip(decisions, rankings, watches, strict=True)
+        ]
+
+    def _merge(self, plan: SearchPlan, rankings: Mapping[int, ShardRanking], watch: Stopwatch) -> Found:
         self._shards.compare_commits({number: ranking.commit for number, ranking in rankings.items()})
-        parts = [ranking.found for ranking in rankings.values()]
-        fused = [(part.hits, part.scores) for part in parts if part.scores is not None]
-        merged = heapq.merge(*(part.hits for part in parts), key=lambda hit: (-hit.score, hit.docno))
-        slowest = max((ranking.milliseconds for ranking in rankings.values()), key=_sum, default={})
+        parts = rankings.values()
+        fused = [(tuple(starmap(Hit, part.hits)), part.scores) for part in parts if part.scores is not None]
+        merged = heapq.merge(*(part.hits for part in parts), key=_by_score_then_docno)
+        slowest = max((part.milliseconds for part in parts), key=_sum, default={})
         for stage, milliseconds in slowest.items():
             watch.laps[stage] = watch.laps.get(stage, 0.0) + milliseconds
         watch.laps["cluster"] = max(watch.laps["cluster"] - _sum(slowest), 0.0)
         # A shard without a matching document has gathered in no way at all.
-        gathered_by = sorted({part.plan.gather for part in parts if part.scored})
+        gathered_by = sorted({part.gather for part in parts if part.scored})
         return Found(
             hits=best_fused(fused, plan.offset, plan.depth)
             if fused
-            else tuple(islice(merged, plan.offset, plan.depth)),
+            else tuple(starmap(Hit, islice(merged, plan.offset, plan.depth))),
             gathered=sum(part.gathered for part in parts),
             scored=sum(part.scored for part in parts),
             plan=replace(plan, gather="+".join(gathered_by) or plan.gather),
@@ -118,6 +151,11 @@ def _shard_query(decision: Decision) -> ShardQuery:
     # out may all be in one shard, so that each shard finds them too.
     plan = replace(decision.plan, order="first", k=decision.plan.depth, offset=0)
     return ShardQuery(decision.query, plan, decision.ordered)
+
+
+def _by_score_then_docno(hit: tuple[Any, ...]) -> tuple[float, str]:
+    docno, score, *_ = hit
+    return -score, docno
 
 
 def _sum(milliseconds: Mapping[str, float]) -> float:

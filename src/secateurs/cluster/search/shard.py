@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +25,15 @@ from ...costs import Costs
 from ...errors import DamagedIndexError, SecateursError
 from ...explain import Evidence, Standing, find_evidence, find_standing
 from ...frequencies import Frequencies
+from ...fusion import Scores
 from ...gather.bm25 import WordCounts
 from ...gather.text import count_words
 from ...index import Index
 from ...pruning import keep
+from ...rankings import Hit
 from ...records import Changes, Document, EncodedText, Field, Positions
 from ...refresh import ThrottledRefresh
-from ...search import Decision, Found, Matching, OneIndex, Stopwatch, costs_of, find, scored
+from ...search import Decision, Matching, OneIndex, Stopwatch, costs_of, find, scored
 from ...settings import GatherName, SearchPlan, SearchSettings
 from ...storage.check import check_snapshot
 from ...storage.compaction import live_documents
@@ -44,9 +47,11 @@ from ...storage.snapshot import Snapshot
 from ..layout import shard_of
 
 _SECONDS_TO_WAIT = 1.0  # for a commit that another replica has written
+_SECONDS_FOR_SEVERAL = 0.2  # queries of one call: an actor that does not answer for a second counts as lost
 _PAUSE = 0.02
 
 _LOG = logging.getLogger("secateurs.cluster")
+_values = attrgetter(*(field.name for field in fields(Hit)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,18 @@ class ShardQuery:
     ordered: Positions  # by the frequencies of the whole collection
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRanking:
-    """A shard's k best documents, and how they were found."""
+class ShardRanking(NamedTuple):
+    """A shard's k best documents, and how they were found.
 
-    found: Found
+    Tuples, because reading a dataclass from another process takes fifteen times as long, and most hits of a shard are
+    not among the best of all.
+    """
+
+    hits: tuple[tuple[Any, ...], ...]  # the values of each Hit
+    gathered: int
+    scored: int
+    gather: str  # how it was done
+    scores: Scores | None  # with fuse
     milliseconds: Mapping[str, float]
     commit: int
 
@@ -142,7 +154,19 @@ class Shard:
         decision = _decision(snapshot, query)
         watch.lap("filter")
         found = find(snapshot, decision, watch)
-        return ShardRanking(found, watch.laps, snapshot.manifest.commit)
+        hits = tuple(map(_values, found.hits))
+        how = found.plan.gather
+        return ShardRanking(hits, found.gathered, found.scored, how, found.scores, watch.laps, snapshot.manifest.commit)
+
+    def search_several(self, commit: int, queries: Sequence[ShardQuery]) -> list[ShardRanking]:
+        """The rankings of the first queries, one at least, and as many as there is time for."""
+        end = time.monotonic() + _SECONDS_FOR_SEVERAL
+        rankings = [self.search(commit, queries[0])]
+        for query in queries[1:]:
+            if time.monotonic() > end:
+                break
+            rankings.append(self.search(commit, query))
+        return rankings
 
     def costs(self, commit: int) -> Costs:
         return costs_of(self._at(commit))

@@ -61,7 +61,7 @@ class Shards:
         self._stale = set(range(len(self)))  # shards whose state must be fetched
         self._states_lock = Lock()  # of these three
         self._costs: Costs | None = None
-        self._on_cluster = ray is not None
+        self.on_cluster = ray is not None
         self._closed = False
         try:
             self.fetch_stale_states()
@@ -128,7 +128,7 @@ class Shards:
             if not parts:
                 raise ShardsMissingError(f"none of the shards of {self._path} can be reached")
             slowest: Costs = max(parts, key=lambda costs: costs.of(8, 256, 256, 32))
-            in_turns = 1.0 if self._on_cluster else max(len(self) / usable_cores(), 1.0)
+            in_turns = 1.0 if self.on_cluster else max(len(self) / usable_cores(), 1.0)
             self._costs = slowest.times(in_turns)
         return self._costs
 
