@@ -295,7 +295,6 @@ class RayShards:
                 num_cpus=0,
                 memory=1,  # a byte: for an actor that needs nothing at all, Ray ignores which node it should be on
                 max_restarts=-1,
-                enable_task_events=False,  # Ray's record of every call, for its dashboard
                 max_concurrency=_READ_THREADS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=replica.record.node is None),
             )
