@@ -1,6 +1,6 @@
 """What a search over shards on Ray costs the process that asks, by the number of shards.
 
-    python benchmarks/asking.py --shards 1 8 32
+    python benchmarks/asking.py --shards 1 8 16
 
 The shards are tiny (a few random documents each), so that almost nothing is left but the calls. For each number of
 shards it prints, per query: the CPU time of this process, the part of it on the thread that searches, and the time that
@@ -30,7 +30,7 @@ TEXT = "a text of three hundred characters, as a passage of a web page has them 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shards", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--shards", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--documents", type=int, default=20, help="in each shard")
     parser.add_argument("--queries", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=4)
