@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from judged import encode, measure, progress, read_queries
 
-from secateurs import Background, Document, EncodedText, Frequencies
+from secateurs import Document, EncodedText, Frequencies
 from secateurs.kernels.maxsim import maxsim
 
 Run = dict[str, list[tuple[str, float]]]
@@ -35,7 +35,7 @@ DEPTHS = {
     "voyager": ("k_prime", (15, 50, 100)),
     "milvus": ("k_prime", (15, 50, 100)),
 }
-KEPT: tuple[tuple[int | None, str], ...] = ((None, "rarity"), (6, "rarity"), (3, "rarity"), (3, "icf"))
+KEPT: tuple[tuple[int | None, str], ...] = ((None, "focus"), (6, "focus"), (3, "focus"), (3, "icf"))
 
 
 def open_lancedb(path: Path, documents: list[Document], frequencies: Frequencies) -> tuple[Search, ModuleType]:
@@ -205,8 +205,8 @@ def main() -> None:
     index = encode(Path(folder), options.cache)
     documents = list(islice(index.documents(), int(most) if most else None))
     docnos = {d.docno for d in documents}
-    frequencies = Frequencies.count(d.encoded.token_ids for d in documents)
-    frequencies = frequencies.with_background(Background.load("english").counts)
+    mean = np.concatenate([document.encoded.embeddings for document in documents]).mean(axis=0)
+    frequencies = Frequencies.count(document.encoded.token_ids for document in documents).with_centre(mean)
     texts, judged = read_queries(Path(folder), options.most_queries, docnos if most else None)
     qrels = [qrel for qrel in judged if qrel.doc_id in docnos]
     queries = {qid: index.encode_query(text) for qid, text in texts.items()}

@@ -6,6 +6,7 @@ which is the client's own affair: these tests do not cover it.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from _thread import interrupt_main
@@ -193,6 +194,15 @@ def test_an_index_is_pulled_again_over_itself_and_what_was_damaged_is_as_it_was(
             assert content(pulled.path).keys() == content(index.path).keys()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Even if the tests run where SIGINT is ignored, as in the background of a shell."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_pull_leaves_nothing(hub: Hub, index: Index, tmp_path: Path) -> None:
     index.push("me/animals", progress=False)
     manifests = []
@@ -369,6 +379,7 @@ def test_a_collection_in_shards_is_pushed_and_pulled(hub: Hub, tmp_path: Path) -
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b.sec", "big.sec", "one.sec"]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_pull_of_shards_leaves_nothing(hub: Hub, tmp_path: Path) -> None:
     with ShardedIndex(make_shards(tmp_path / "big.sec", random_documents(40), 2)) as shards:
         shards.push("me/big", progress=False)
