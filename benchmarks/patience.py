@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -32,7 +31,7 @@ from numpy.typing import NDArray
 from secateurs import EncodedText, Index
 from secateurs import search as searching
 from secateurs.calibration import calibrate
-from secateurs.effort import PLACES, PROMISES, make_plan
+from secateurs.effort import PROMISES, make_plan
 from secateurs.search import OneIndex, decide, gather, score
 from secateurs.settings import SearchPlan, SearchSettings
 
@@ -73,9 +72,9 @@ class Searched:
         return low
 
 
-def fixed_plan(settings: SearchSettings, *given: Any, places: Mapping[str, float] = PLACES) -> SearchPlan:
+def fixed_plan(settings: SearchSettings, *given: Any) -> SearchPlan:
     """As effort.make_plan, with a fixed number of candidates in place of patience."""
-    plan = make_plan(settings, *given, places)
+    plan = make_plan(settings, *given)
     if plan.patience is None:
         return plan
     return replace(plan, patience=None, candidates=max(4 * plan.patience, 4 * settings.depth))
@@ -85,7 +84,7 @@ def print_efforts(name: str, collection: Collection) -> None:
     snapshot, queries = collection.index.snapshot, list(collection.queries.values())
     everything = np.arange(int(snapshot.firsts[-1]))
     exact = [set(np.argsort(-score(snapshot, query, everything), kind="stable")[:10].tolist()) for query in queries]
-    ways = {"fixed": lambda *given: fixed_plan(*given[:-1], places=given[-1]), "patience": make_plan}
+    ways = {"fixed": fixed_plan, "patience": make_plan}
     places = {}
     for way, plan in ways.items():
         with patch.object(searching, "make_plan", plan):

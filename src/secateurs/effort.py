@@ -15,8 +15,8 @@ that is too small for that, or was not measured, has the places of PLACES:
 - The kept word that is worth most probes `nprobe` cells, and a word that is worth half of that a quarter. Special
   tokens probe `nprobe` cells. A given nprobe is the same for all.
 - What was gathered is scored in the order of the approximate scores, until `patience` documents in a row are not among
-  the k best (search.py). So an easy query scores few, and the best hundred are found as surely as the best ten. At most
-  16 times the patience, or 16 k documents if that is more, are scored.
+  the k best (search.py). So an easy query scores few documents, and a search for the best hundred scores more than one
+  for the best ten. At most 16 times the patience, or 16 k documents if that is more, are scored.
 - Where candidates do not come best first (by text) or all of their scores are needed (`fuse`), and with a budget, a
   fixed number is scored, `candidates`: four times the patience, 4 k at least.
 - Beyond 50,000 documents, patience grows with sqrt(documents / 50,000), and nprobe with the root of that factor.
@@ -47,8 +47,8 @@ from .settings import GATHERERS, SearchPlan, SearchSettings
 _FAISS_NPROBE = 10  # as in the paper
 FEWEST_KEPT = 4
 _MANY_DOCUMENTS = 50_000
-_TIMES = 4  # the patience, or k, of candidates where their number is fixed
-_MOST_TIMES = 16  # where scoring ends with patience
+_FIXED_TIMES = 4  # where the number of candidates is fixed: so many times the patience or k, whichever is larger
+_MOST_TIMES = 16  # where scoring ends with patience: at most so many times the patience or k
 _MATCHING_PER_CANDIDATE = 2  # matching documents that may all be scored instead
 _MOST_TIMES_NPROBE = 8.0  # that a filter may multiply nprobe by
 MOST_NPROBE = 1024  # that effort chooses, at any size and under any filter
@@ -105,8 +105,8 @@ def make_plan(
     exact = settings.effort == "exact"
     at = level((places if settings.budget_ms is None else PLACES)["balanced" if exact else settings.effort])
     patience = round(at.patience * _growth(documents))
-    larger = max(patience, settings.depth)
-    candidates = max(settings.candidates or _TIMES * larger, settings.depth)
+    patience_or_k = max(patience, settings.depth)
+    candidates = max(settings.candidates or _FIXED_TIMES * patience_or_k, settings.depth)
     gather: str = settings.gather
     if exact and gather not in ("auto", "exhaustive"):
         raise UsageError(f'effort="exact" scores every document: gather is "exhaustive" then, not {gather!r}')
@@ -135,7 +135,7 @@ def make_plan(
         nprobe_each = depths(worths[:p], nprobe) if has_cells else None
     until_settled = gather == "cells" and not (settings.candidates or settings.budget_ms or settings.fuse)
     if until_settled:
-        candidates = _MOST_TIMES * larger
+        candidates = _MOST_TIMES * patience_or_k
     return SearchPlan(
         k=settings.k,
         p=p,
