@@ -192,7 +192,9 @@ def shared(run: Run, exact: Run) -> float:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--collection", required=True, help="a folder, or FOLDER:DOCUMENTS for its first documents")
+    arguments.add_argument(
+        "--collection", required=True, help="a folder, or FOLDER:DOCUMENTS for a part of it (see judged.encode)"
+    )
     arguments.add_argument(
         "--cache", type=Path, required=True, help="with the embeddings; the databases are kept there"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -93,7 +93,8 @@ class StoredEmbeddings:
 def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Index:
     """The collection's embeddings as float16, all of them, encoded once for all indexes that are made of them.
 
-    The first documents of a collection, if more of it is in the cache already, are copied from there.
+    A part of a collection begins with the documents that answer a query, so that many queries have their answers in it.
+    If more of the collection is in the cache already, the part is copied from there.
     """
     path = cache / f"{folder.name}{f'-{most_documents}' if most_documents else ''}.f16.sec"
     if path.exists():
@@ -101,11 +102,23 @@ def encode(folder: Path, cache: Path, most_documents: int | None = None) -> Inde
     larger = _larger(folder, cache, most_documents)
     if larger is not None:
         stored = StoredEmbeddings(larger)
-        first = islice(stored.documents(), most_documents)
-        return Index.build(path, first, encoder=stored, store="float16", gather=(), merge=None)
-    # Cranfield has a document without text, which cannot be indexed: it is named and left out.
-    documents = islice(read_corpus(folder / "corpus.jsonl.gz", on_bad=Console(stderr=True).print), most_documents)
+        part = islice(_answers_first(folder, stored.documents), most_documents)
+        return Index.build(path, part, encoder=stored, store="float16", gather=(), merge=None)
+
+    def read() -> Iterator[Document]:
+        # Cranfield has a document without text, which cannot be indexed: it is named and left out.
+        return read_corpus(folder / "corpus.jsonl.gz", on_bad=Console(stderr=True).print)
+
+    documents = read() if most_documents is None else islice(_answers_first(folder, read), most_documents)
     return Index.build(path, documents, store="float16", gather=(), merge=None)
+
+
+def _answers_first(folder: Path, read: Callable[[], Iterator[Document]]) -> Iterator[Document]:
+    """Documents that are relevant to a query, then the others."""
+    _, qrels = read_queries(folder)
+    answers = {qrel.doc_id for qrel in qrels if qrel.relevance > 0}
+    yield from (document for document in read() if document.docno in answers)
+    yield from (document for document in read() if document.docno not in answers)
 
 
 def _larger(folder: Path, cache: Path, most_documents: int | None) -> Index | None:
@@ -139,7 +152,7 @@ def open_collection(
 
 
 def open_slice(given: str, cache: Path, most_queries: int | None = None, **options: Any) -> tuple[str, Collection]:
-    """A collection by its folder, or `FOLDER:DOCUMENTS` for its first documents; and its name."""
+    """A collection by its folder, or `FOLDER:DOCUMENTS` for a part of it (see `encode`); and its name."""
     folder, _, documents = given.partition(":")
     most = int(documents) if documents else None
     opened = open_collection(Path(folder), cache, most_queries, most_documents=most, **options)

@@ -2,11 +2,11 @@
 
     python benchmarks/merging.py --collections DIR... --cache DIR [--most-queries 300] [--json FILE] [--figure FILE.svg]
 
-A collection is its folder, or FOLDER:DOCUMENTS for its first documents. Each is encoded once, then stored in every way
-and searched exhaustively and by default. "of the exact ten" is the share of the ten best documents of exhaustive search
-over all embeddings in float16 that the search finds. A star: nDCG@10 differs significantly from that of the store with
-all embeddings and the same search (paired t-test, p < 0.05, Bonferroni over the other ways). Bytes are those of the
-index without the texts.
+A collection is its folder, or FOLDER:DOCUMENTS for a part of it (see judged.encode). Each is encoded once, then stored
+in every way and searched exhaustively and by default. "of the exact ten" is the share of the ten best documents of
+exhaustive search over all embeddings in float16 that the search finds. A star: nDCG@10 differs significantly from that
+of the store with all embeddings and the same search (paired t-test, p < 0.05, Bonferroni over the other ways). Bytes
+are those of the index without the texts.
 
     merge C     embeddings of the same token in a document with a cosine above C become their mean
     pool N      one embedding for N positions: the nearest become their mean, within a token first
