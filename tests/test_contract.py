@@ -173,3 +173,9 @@ def test_a_copy_opens_the_folder_again_and_shares_nothing_that_closing_could_tak
         unrelated.write("still open")
         unrelated.flush()
     opened.check()
+
+
+def test_scores_are_of_the_docnos_of_any_iterable_or_of_one_docno(opened: AnyIndex) -> None:
+    expected = opened.score(QUERY, ["d004", "d001"])
+    assert opened.score(QUERY, iter(["d004", "d001"])) == expected  # type: ignore[arg-type]
+    assert opened.score(QUERY, "d004") == expected[:1]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from test_sharded import make_shards
 
 from secateurs import Document, EncodedText, Index, SearchSettings, ShardedIndex
+from secateurs import search as searching
 from secateurs.cluster.layout import shard_of
 from secateurs.costs import Costs, Shape, fit, spend
 from secateurs.effort import make_plan
@@ -138,3 +140,19 @@ def test_costs_are_fitted_once_for_searches_at_the_same_time(tmp_path: Path, mon
     queries = [random_text(np.random.default_rng(seed), 6) for seed in range(8)]
     assert len(list(index.search_many(queries, threads=8, budget_ms=5.0))) == 8
     assert len(fits) == 1
+
+
+def test_what_is_timed_scores_every_candidate_as_a_search_with_a_budget_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = build_random(tmp_path / "index.sec", 400)
+    found, real = [], searching.find
+
+    def find(snapshot: Any, decision: Any, watch: Any) -> Any:
+        found.append((decision.plan.candidates, real(snapshot, decision, watch)))
+        return found[-1][1]
+
+    monkeypatch.setattr(searching, "find", find)
+    index.search(random_text(np.random.default_rng(0), 4), budget_ms=5, gather="cells")
+    assert max(candidates for candidates, _ in found) >= 1024
+    assert all(result.scored == min(candidates, result.gathered) for candidates, result in found)

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -109,7 +109,7 @@ def test_a_folder_that_is_no_index_is_never_replaced(tmp_path: Path) -> None:
 def test_a_failed_build_leaves_nothing_and_keeps_the_old_index(tmp_path: Path) -> None:
     build_random(tmp_path / "i.sec", 5)
     broken = [*random_documents(3), Document("bad", encoded=random_text(np.random.default_rng(0), 2, dim=8))]
-    with pytest.raises(UsageError, match="document 4 has embeddings of 8 dimensions"):
+    with pytest.raises(UsageError, match="document 4: 'bad' has embeddings of 8 dimensions"):
         Index.build(tmp_path / "i.sec", broken, encoder=None, overwrite=True)
     assert [f.name for f in tmp_path.iterdir()] == ["i.sec"]
     assert len(Index(tmp_path / "i.sec")) == 5
@@ -366,3 +366,46 @@ def test_closing_an_index_closes_its_files_at_once(tmp_path: Path) -> None:
         assert open_files() == []
     finally:
         gc.enable()
+
+
+def test_documents_without_embeddings_or_of_other_dimensions_are_skipped_and_named(tmp_path: Path) -> None:
+    index, problems = build_random(tmp_path / "index.sec"), []
+    rng = np.random.default_rng(1)
+    wide, usable = Document("wide", encoded=random_text(rng, 2, dim=8)), Document("new", encoded=random_text(rng, 2))
+    index.add([{"docno": "bare", "text": "x"}, wide, usable], on_bad=problems.append)
+    assert "new" in index
+    assert "bare" not in index
+    assert "wide" not in index
+    bare, other = problems
+    assert "document 'bare' has no embeddings" in bare
+    assert "'wide' has embeddings of 8 dimensions, those before it of 16" in other
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_documents_without_embeddings_have_no_matches_before_and_after_others_are_added(
+    store: Any, tmp_path: Path
+) -> None:
+    nothing = EncodedText(np.zeros((0, 0), dtype=np.float32), np.zeros(0), np.zeros(0))
+    index = Index.build(tmp_path / "index.sec", [Document("blank", encoded=nothing)], encoder=None, store=store)
+    query = random_text(np.random.default_rng(0), 3)
+    for _ in range(2):
+        assert index.score(query, ["blank"]) == [-np.inf]
+        assert index.explain(query, "blank").rank is None
+        similarities, token_ids = index.similarities(query, "blank")
+        assert similarities.shape == (0, 3)
+        assert len(token_ids) == 0
+        if "d000" not in index:
+            index.add(random_documents(3))
+
+
+def test_similarities_of_a_query_of_other_dimensions_are_refused(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "index.sec")
+    with pytest.raises(UsageError, match="8 dimensions"):
+        index.similarities(random_text(np.random.default_rng(0), 3, dim=8), "d001")
+
+
+def test_a_query_that_float16_cannot_hold_is_refused(tmp_path: Path) -> None:
+    index = build_random(tmp_path / "index.sec", store="float16")
+    large = EncodedText(np.full((1, 16), 7e4, dtype=np.float32), np.ones(1), np.zeros(1))
+    with pytest.raises(UsageError, match="too large for the store float16"):
+        index.search(large)

@@ -98,6 +98,7 @@ def test_nothing_is_changed_if_nothing_is_there(opened: AnyIndex) -> None:
         ({1: {}}, "a docno is a text"),
         ({"d001": 5}, "metadata of 'd001' is not a mapping"),
         ({"d001": {"x": object()}}, "metadata of 'd001' is not JSON"),
+        ({"d001": {1: "x"}}, "metadata of 'd001' has the key 1: keys are texts"),
         ({"d001": {"x": float("nan")}}, "metadata of 'd001' is not JSON"),
     ],
 )

@@ -40,3 +40,14 @@ def test_a_larger_p_only_adds_positions(ids: list[int], p: int, order: str) -> N
     fewer, more = prune(query, COUNTS, p, order).tolist(), prune(query, COUNTS, p + 1, order).tolist()
     assert more[: len(fewer)] == fewer
     assert len(fewer) == min(p, len(ids))
+
+
+def test_a_query_that_is_a_text_is_refused() -> None:
+    with pytest.raises(UsageError, match="a query is what an encoder gives, an EncodedText, not 'goldfish'"):
+        prune("goldfish", COUNTS)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("token", [2**40, "goldfish"])
+def test_counts_are_of_token_ids(token: Any) -> None:
+    with pytest.raises(UsageError, match="token ids are whole numbers"):
+        Frequencies.from_counts({token: 1})

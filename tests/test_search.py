@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import QUERIES, build_random, random_text
 
-from secateurs import Document, EncodedText, Index
+from secateurs import Document, EncodedText, Index, Ranking
 from secateurs import search as pipeline
 from secateurs.cancellation import cancelled_by
 from secateurs.errors import CancelledError, UsageError
@@ -298,3 +298,22 @@ def test_the_plan_of_a_ranking_says_what_was_done_not_what_was_planned(tmp_path:
 def test_a_filter_that_nothing_matches_is_answered_without_gathering(index: Index) -> None:
     ranking = index.search(QUERIES[0], p=None, gather="cells", where="docno = 'none'")
     assert len(ranking) == ranking.stats.documents_gathered == ranking.stats.documents_scored == 0
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int8, np.int64])
+def test_numbers_of_numpy_are_numbers(kind: type[np.integer], tmp_path: Path) -> None:
+    index, query = build_random(tmp_path / "index.sec", 300), random_text(np.random.default_rng(0), 4)
+    given = {"k": 100, "offset": 100, "p": 3, "nprobe": 120, "candidates": 120}
+    small = {name: kind(value) for name, value in given.items()}
+    assert index.decide(query, gather="cells", **small).plan == index.decide(query, gather="cells", **given).plan
+    assert hits(index.search(query, **small)) == hits(index.search(query, **given))
+
+
+def hits(ranking: Ranking) -> list[tuple[str, float]]:
+    return [(hit.docno, hit.score) for hit in ranking]
+
+
+def test_threads_are_a_whole_number(tmp_path: Path) -> None:
+    index, query = build_random(tmp_path / "index.sec"), random_text(np.random.default_rng(0), 4)
+    with pytest.raises(UsageError, match="threads is a whole number of at least 1, or None for all cores, not '2'"):
+        list(index.search_many([query], threads="2"))  # type: ignore[arg-type]

@@ -382,3 +382,14 @@ def test_text_queries_are_encoded_once(tmp_path: Path, encoder: OnnxEncoder, pas
         assert [r.hits for r in many.search_many(QUERIES, k=3)] == [many.search(q, k=3).hits for q in QUERIES]
         assert all(shard._index._encoder is None for shard in many._shards.backend.shards)  # type: ignore[attr-defined]
         assert isinstance(many.frequencies, Frequencies)
+
+
+def test_under_a_filter_each_shard_scores_its_share_of_the_candidates_if_enough_are_gathered(tmp_path: Path) -> None:
+    documents = random_documents(300)
+    settings: dict[str, Any] = {"k": 10, "candidates": 10, "nprobe": 20, "where": "i >= 100", "gather": "cells"}
+    with ShardedIndex(make_shards(tmp_path / "many.sec", documents, 4)) as many:
+        ranking = many.search(random_text(np.random.default_rng(0), 4), **settings)
+    assert ranking.plan.candidates < 10
+    assert ranking.plan.gather == "cells"
+    assert ranking.stats.documents_scored == 4 * ranking.plan.candidates
+    assert len(ranking) == 10

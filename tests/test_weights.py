@@ -216,7 +216,7 @@ def test_a_document_with_weights_is_refused_and_nothing_is_written(tmp_path: Pat
     documents = random_documents(12)
     wrong = [replace(d, docno=f"new {d.docno}", encoded=_weighted(d)) for d in documents]
     message = "has weights: they are for queries, documents have none"
-    with pytest.raises(UsageError, match=f"document 1 {message}"):
+    with pytest.raises(UsageError, match=f"'new d000' {message}"):
         Index.build(tmp_path / "none.sec", wrong, encoder=None)
     index = Index.build(tmp_path / "i.sec", documents, encoder=None)
     with pytest.raises(UsageError, match=message):
@@ -227,6 +227,12 @@ def test_a_document_with_weights_is_refused_and_nothing_is_written(tmp_path: Pat
         with pytest.raises(UsageError, match=f"'new d003' {message}"):
             many.add([*good, wrong[3]])
         assert len(many) == 12
+
+
+def test_weights_by_frequency_stay_below_the_largest_weight() -> None:
+    heaviest = replace(BOTH, weights=[1000.0, 1000.0])  # type: ignore[arg-type]
+    assert idf_weights(heaviest, COUNTS).max() > 1
+    assert weigh(heaviest, COUNTS).all_weights.max() == 1000
 
 
 def _weighted(document: Document) -> EncodedText:

@@ -98,6 +98,9 @@ def check_metadata(docno: str, metadata: object) -> None:
     """BadDocumentError unless it can be stored: a JSON object that is not nested too deep."""
     if not isinstance(metadata, Mapping):
         raise BadDocumentError(f"metadata of {docno!r} is not a mapping: {metadata!r:.60}")
+    for key in metadata:
+        if not isinstance(key, str):  # JSON would store 1 as "1", a key that may be there beside it
+            raise BadDocumentError(f"metadata of {docno!r} has the key {key!r:.60}: keys are texts")
     try:
         packed = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
         packed.encode("utf-8")

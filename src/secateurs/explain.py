@@ -188,11 +188,8 @@ def find_evidence(snapshot: Snapshot, decision: Decision, docno: str) -> Evidenc
     """The score, and for each query embedding its best match and whether it alone gathers the document."""
     query = decision.query
     number = snapshot.number(docno)
-    segment, number_in_segment = snapshot.place(number)
-    query_for_rows = snapshot.store.prepare(query.embeddings)
-    similarities = segment.similarities(query_for_rows, number_in_segment)  # (document positions, query embeddings)
+    similarities, tokens = snapshot.similarities(query, docno)  # (document positions, query embeddings), (positions,)
     best = best_matches(similarities)
-    tokens, _ = segment.tokens_of(np.array([number_in_segment]))
     every_candidate = replace(decision.plan, candidates=max(len(snapshot), 1))
     by_embeddings = decision.plan.gather.removesuffix("+text")
     gather_with = gatherer(snapshot, by_embeddings)

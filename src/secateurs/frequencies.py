@@ -76,7 +76,10 @@ class Frequencies:
     @classmethod
     def from_counts(cls, collection: Mapping[int, int], document: Mapping[int, int] | None = None) -> Frequencies:
         """From plain dictionaries; without document frequencies, collection frequencies stand in for them."""
-        ids = np.array(sorted(collection), dtype=np.int32)
+        try:
+            ids = np.array(sorted(collection), dtype=np.int32)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise UsageError(f"token ids are whole numbers below 2^31: {error}") from error
         counts = np.array([collection[int(i)] for i in ids], dtype=np.int64)
         if (counts < 0).any():
             raise UsageError("a frequency cannot be negative")

@@ -143,12 +143,12 @@ class Index(AnyIndex):
         return snapshot.docnos(searching.scored(snapshot, decision))
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
-        snapshot = self.snapshot
-        scores: list[float] = searching.score(snapshot, self.encode_query(query), snapshot.numbers(docnos)).tolist()
+        snapshot, encoded = self.snapshot, self.encode_query(query)
+        scores: list[float] = searching.score(snapshot, encoded, snapshot.numbers(to_docnos(docnos))).tolist()
         return scores
 
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-        return self.snapshot.similarities(query, docno)
+        return self.snapshot.similarities(self.encode_query(query), docno)
 
     def __len__(self) -> int:
         return len(self.snapshot)

@@ -22,6 +22,8 @@ def prune(
 
     The query itself is not shortened: scoring needs all of its embeddings.
     """
+    if not isinstance(query, EncodedText):
+        raise UsageError(f"a query is what an encoder gives, an EncodedText, not {query!r:.100}")
     if not isinstance(frequencies, Frequencies):
         raise UsageError(f"frequencies are what Frequencies.count or Frequencies.load gives, not {frequencies!r:.100}")
     mean, dim = frequencies.centre, query.embeddings.shape[1]

@@ -61,9 +61,9 @@ class EncodedText:
         if self.weights is not None:
             weights = _as_array("weights", self.weights, np.float32)
             # float16 stores multiply in float16, which ends at 65,504.
-            if weights.shape != (len(embeddings),) or not ((weights >= 0) & (weights <= _LARGEST_WEIGHT)).all():
+            if weights.shape != (len(embeddings),) or not ((weights >= 0) & (weights <= LARGEST_WEIGHT)).all():
                 raise UsageError(
-                    f"weights must be a number from 0 to {_LARGEST_WEIGHT:,} for each embedding: {len(embeddings)} "
+                    f"weights must be a number from 0 to {LARGEST_WEIGHT:,} for each embedding: {len(embeddings)} "
                     f"embeddings, shape {weights.shape}"
                 )
             object.__setattr__(self, "weights", weights)
@@ -89,7 +89,7 @@ class EncodedText:
         return self.embeddings if self.weights is None else self.embeddings * self.weights[:, None]
 
 
-_LARGEST_WEIGHT = 1000
+LARGEST_WEIGHT = 1000
 _KINDS = "token_kinds must be values of TokenKind: " + ", ".join(f"{kind.value} {kind.name}" for kind in TokenKind)
 
 

@@ -279,7 +279,7 @@ def gather(snapshot: Snapshot, decision: Decision) -> tuple[NDArray[np.int64], i
         plan = replace(plan, nprobe=snapshot.cells, nprobe_each=each)
     query, kept = decision.query, decision.kept
     documents, gathered = gatherer(snapshot, plan.gather).gather(query, kept, plan, matching.allowed)
-    if plan.where is not None and plan.gather != "text" and len(documents) < min(plan.depth, matching.documents):
+    if plan.where is not None and plan.gather != "text" and gathered < min(plan.depth, matching.documents):
         # If fewer than are needed of the matching documents were gathered, score all of them. By text, the others have
         # no word of the query.
         plan = replace(plan, gather="exhaustive", patience=None, nprobe_each=None)
@@ -308,8 +308,8 @@ def score(
     With k, only the k best need be right; `ordered` makes that faster. If the plan has patience, documents come in the
     order of their approximate scores, and only so many of them are scored as it takes until the best no longer change.
     """
-    if len(documents) == 0:
-        return np.empty(0)
+    if len(documents) == 0 or not snapshot.embedded:  # without embeddings, no dimensions to compare either
+        return np.full(len(documents), -np.inf)
     prepared = snapshot.store.prepare(query.weighted, ordered)
     at_once = max(_PAIRS_AT_ONCE // max(len(query), 1), 1)
     patience = None if plan is None else plan.patience
@@ -393,7 +393,8 @@ def _fit_costs(snapshot: Snapshot, shape: Shape) -> Costs:
         watch = Stopwatch()
         decision = decide(searched, next(queries[length]), settings)
         watch.lap("decide")
-        plan = replace(decision.plan, p=kept, nprobe=nprobe, nprobe_each=None, candidates=candidates)
+        # Without patience, as with a budget: otherwise fewer documents would be scored than are counted.
+        plan = replace(decision.plan, p=kept, nprobe=nprobe, nprobe_each=None, candidates=candidates, patience=None)
         find(snapshot, decision._replace(plan=plan, kept=decision.ordered[:kept]), watch)
         return sum(watch.laps.values())
 

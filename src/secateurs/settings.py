@@ -82,6 +82,9 @@ class SearchSettings:
         for name in ("nprobe", "candidates"):
             if getattr(self, name) is not None:
                 check_whole_number(name, getattr(self, name), ", or None to let the effort decide")
+        for name in ("k", "offset", "p", "k_prime", "nprobe", "candidates"):
+            if isinstance(getattr(self, name), np.integer):  # four times a uint8 of 100 would be 144
+                object.__setattr__(self, name, int(getattr(self, name)))
         if not callable(self.order):
             check_choice("order", self.order, ORDER_NAMES)
         check_choice("gather", self.gather, GATHER_SETTINGS)

@@ -42,8 +42,8 @@ def in_order(
     work: Callable[..., _T], items: Iterable[tuple[Any, ...]], threads: int | None = None, ahead: int = _AHEAD
 ) -> Generator[_T]:
     """work(*item) for every item, in the order of the items. If the caller stops reading, the rest is cancelled."""
-    if threads is not None and threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
+    if threads is not None and (not isinstance(threads, int) or threads < 1):
+        raise UsageError(f"threads is a whole number of at least 1, or None for all cores, not {threads!r}")
     return _in_order(work, items, threads or usable_cores(), ahead)
 
 

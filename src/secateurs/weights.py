@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .frequencies import Frequencies
-from .records import EncodedText, TokenKind
+from .records import LARGEST_WEIGHT, EncodedText, TokenKind
 
 STRENGTH = 0.6  # s above: 0 is Eq. 1, 1 is in proportion to the idf
 
@@ -41,5 +41,5 @@ def idf_weights(query: EncodedText, frequencies: Frequencies) -> NDArray[np.floa
 
 
 def weigh(query: EncodedText, frequencies: Frequencies) -> EncodedText:
-    """The query with these weights. An encoder may have given weights already: they are multiplied."""
-    return replace(query, weights=query.all_weights * idf_weights(query, frequencies))
+    """The query with these weights. It may have weights already: they are multiplied, up to the largest there is."""
+    return replace(query, weights=np.minimum(query.all_weights * idf_weights(query, frequencies), LARGEST_WEIGHT))

@@ -33,6 +33,15 @@ def _text_of(document: Document) -> str:
     return document.text
 
 
+def check_source(document: Document, encoder: Encoder | None, dim: int | None) -> None:
+    """Raise if the embeddings of a document cannot be had, or not stored beside others of `dim` dimensions."""
+    if encoder is not None:
+        _text_of(document)
+        return
+    encoded = embeddings_of(document)
+    check_embeddings(encoded, dim or encoded.embeddings.shape[1], repr(document.docno))
+
+
 def check_embeddings(encoded: EncodedText, dim: int | None, which: str) -> None:
     """Raise if embeddings cannot be stored beside others of `dim` dimensions; `which` names the document."""
     if encoded.weights is not None:

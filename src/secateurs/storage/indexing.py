@@ -8,11 +8,11 @@ from typing import Any
 
 from ..corpus import BadDocumentError, OnBad, to_document
 from ..encoders import Encoder
-from ..errors import DuplicateDocumentError, SecateursError
+from ..errors import DuplicateDocumentError, SecateursError, UsageError
 from ..progress import progress_bar
 from ..records import Document
 from .codebooks import CodebookContent
-from .embeddings import embeddings_of
+from .embeddings import check_source, embeddings_of
 from .journal import StagedText
 from .merging import merge_alike
 from .recipe import Recipe
@@ -107,6 +107,11 @@ def _fill(
                 continue
             if is_taken(document.docno):
                 skip(in_index_already(place, document.docno), DuplicateDocumentError)
+                continue
+            try:
+                check_source(document, encoder, writer.dim)
+            except UsageError as error:
+                skip(f"{place}: {error}", UsageError)
                 continue
             earlier = writer.reserve(document, place)
             if earlier is None:

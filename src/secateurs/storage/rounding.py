@@ -21,6 +21,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UsageError
 from ..kernels.maxsim import FloatQuery, PreparedQuery, prepare_int8
 from ..kernels.refining import AnyQuery
 from ..progress import progress_bar
@@ -47,6 +48,10 @@ class Float16Store:
     def prepare(self, query: NDArray[np.float32], positions: NDArray[np.int64] | None = None) -> PreparedQuery:
         if len(query) == 0:  # nothing to multiply, and the packer takes no empty matrix
             return FloatQuery(None, 0)
+        if np.abs(query).max() > np.finfo(np.float16).max:
+            raise UsageError(
+                "the query's embeddings, times their weights, are too large for the store float16: normalise them"
+            )
         return FloatQuery(numkong.dots_pack(query.astype(np.float16)), len(query))
 
 

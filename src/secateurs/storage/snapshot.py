@@ -162,6 +162,8 @@ class Snapshot:
         """Every token of a document with every query embedding, (tokens, query embeddings); and the tokens' ids."""
         segment, number = self.place(self.number(docno))
         token_ids, _ = segment.tokens_of(np.array([number]))
+        if len(token_ids) == 0:  # its segment may have no dimensions to compare
+            return np.empty((0, len(query))), token_ids
         return segment.similarities(self.store.prepare(query.embeddings), number), token_ids
 
     def by_segment(self, documents: NDArray[np.int64]) -> list[tuple[Segment, NDArray[np.int64], NDArray[np.int64]]]:

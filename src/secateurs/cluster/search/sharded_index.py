@@ -120,7 +120,7 @@ class ShardedIndex(AnyIndex):
         return searched.candidates(decision, search_settings)
 
     def score(self, query: str | EncodedText, docnos: Sequence[str]) -> list[float]:
-        encoded = self.encode_query(query)
+        encoded, docnos = self.encode_query(query), to_docnos(docnos)
         by_shard = self._by_shard(docnos)
         arguments = {number: (encoded, shard_docnos) for number, shard_docnos in by_shard.items()}
         answers = self._shards.read("score", arguments)
@@ -131,7 +131,7 @@ class ShardedIndex(AnyIndex):
 
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
         found: tuple[NDArray[np.float64], NDArray[np.int32]]
-        found = self._shards.read_one("similarities", docno, query, docno)
+        found = self._shards.read_one("similarities", docno, self.encode_query(query), docno)
         return found
 
     def get(self, docno: str) -> Document:
