@@ -59,7 +59,8 @@ def evaluate(
     relevant_grade: Annotated[
         int,
         typer.Option(
-            metavar="N", help="The lowest grade that counts as relevant; a measure such as AP(rel=2) sets its own."
+            metavar="N",
+            help="The lowest grade that the column relevant counts; measures do not follow it: AP(rel=2).",
         ),
     ] = 1,
     baseline: Annotated[
