@@ -305,7 +305,7 @@ def test_search_many_stops_searching_when_its_caller_stops_reading(large: Index)
     next(rankings)
     rankings.close()  # type: ignore[attr-defined]
     assert len(asked) < 50
-    with pytest.raises(UsageError, match="threads must be at least 1"):
+    with pytest.raises(UsageError, match="threads is a whole number of at least 1"):
         large.search_many(queries(), threads=-1)
 
 
