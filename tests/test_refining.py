@@ -152,6 +152,22 @@ def test_the_k_best_are_refined_and_few_others(seed: int, count: int, k: int) ->
     assert k <= np.isfinite(best).sum() == read[0] < 200
 
 
+def test_documents_that_come_later_are_refined_only_if_they_can_pass_those_before() -> None:
+    rng = np.random.default_rng(1)
+    embeddings, query = unit(rng, 4000, 32), unit(rng, 20, 32)
+    _, rows, prepared = make(embeddings, query)
+    starts, ends = np.arange(0, 4000, 10), np.arange(10, 4010, 10)
+    every = score_refined(prepared, rows, starts, ends, None, unchecked)
+    before, later = np.argsort(-every)[:10], np.argsort(-every)[10:60]
+    reached = float(every[before].min())
+    alone = score_refined(prepared, rows, starts[later], ends[later], 10, unchecked)
+    after = score_refined(prepared, rows, starts[later], ends[later], 10, unchecked, reached)
+    assert np.isfinite(after).sum() < np.isfinite(alone).sum()
+    assert all(every[later][np.isinf(after)] < reached)
+    lowest = np.argsort(-every)[-50:]
+    assert np.isinf(score_refined(prepared, rows, starts[lowest], ends[lowest], 10, unchecked, reached)).all()
+
+
 def test_documents_within_the_slack_are_not_dropped_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maxsim, "_MANY", 1)
     rng = np.random.default_rng(0)

@@ -111,10 +111,15 @@ def collect(collections: Path) -> tuple[list[tuple[str, str]], list[str], list[t
     return passages, texts, questions
 
 
-def states(path: Path, inputs: Iterator[tuple[Input, np.ndarray, np.ndarray]], total: int) -> States:
-    """The backbone's states. An input comes with the kinds of its positions, and whether each is kept."""
+def states(
+    path: Path, inputs: Iterator[tuple[Input, np.ndarray, np.ndarray]], total: int, network: Bert | None = None
+) -> States:
+    """The states of a network, the backbone if not given.
+
+    An input comes with the kinds of its positions, and whether each is kept.
+    """
     if not path.with_suffix(".npz").exists():
-        bert = Bert(wheel_folder() / "model.onnx")
+        bert = network or Bert(wheel_folder() / "model.onnx")
 
         def run(group: list[tuple[Input, np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
             found = bert.states([text for text, _, _ in group])

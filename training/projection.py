@@ -39,6 +39,7 @@ from examples import (
     states,
     teach,
 )
+from secateurs.encoders.bert import Bert
 from secateurs.encoders.built_in import EXPANSION, LAYERS
 from secateurs.encoders.onnx import OnnxEncoder, embedded_masks
 from secateurs.encoders.protocol import DEFAULT_MODEL
@@ -188,9 +189,11 @@ def train(examples: Examples, recipe: Recipe, chosen: np.ndarray | None = None) 
 
 
 class Judged:
-    """A collection's states and judgements."""
+    """A collection's states by a network, the backbone if not given, and its judgements."""
 
-    def __init__(self, collections: Path, cache: Path, name: str) -> None:
+    def __init__(
+        self, collections: Path, cache: Path, name: str, network: Bert | None = None, prefix: str = ""
+    ) -> None:
         split, most, others = REPORTED[name]
         corpus = read_corpus(collections / name)
         queries, grades = read_queries(collections / name, split)
@@ -203,9 +206,10 @@ class Judged:
             docnos = [*sorted(relevant), *random.Random(1).sample(rest, others)]
         encoder = OnnxEncoder.load(settings={"expansion": "all"})
         texts = [queries[qid] for qid in qids]
-        self.queries = states(cache / f"{name}-queries", question_inputs(encoder, texts), len(texts))
+        self.queries = states(cache / f"{prefix}{name}-queries", question_inputs(encoder, texts), len(texts), network)
         texts = [corpus[docno] for docno in docnos]
-        self.documents = states(cache / f"{name}-documents", passage_inputs(encoder, texts), len(texts))
+        inputs = passage_inputs(encoder, texts)
+        self.documents = states(cache / f"{prefix}{name}-documents", inputs, len(texts), network)
         self._grades, self._docnos = [grades[qid] for qid in qids], np.array(docnos)
 
     def ndcg(self, layer: np.ndarray, expansion: int | str = EXPANSION) -> np.ndarray:

@@ -315,13 +315,15 @@ def score(
     patience = None if plan is None else plan.patience
     following = at_once if patience is None else min(patience + patience // 2, at_once)
     scores = np.empty(len(documents))
-    done = 0
+    done, reached = 0, -np.inf
     while done < len(documents):
         stop_if_cancelled()
         part = documents[done : done + following]
         count_score_work(len(part), len(query))
-        scores[done : done + len(part)] = snapshot.score(prepared, part, k)
+        scores[done : done + len(part)] = snapshot.score(prepared, part, k, reached)
         done += len(part)
+        if k is not None and done >= k:
+            reached = _kth_best(scores[:done], k)
         if plan is not None and patience is not None:
             if _is_settled(scores[:done], plan.depth, patience):
                 break
@@ -333,7 +335,11 @@ def _is_settled(scores: NDArray[np.float64], k: int, patience: int) -> bool:
     """Whether none of the last `patience` scores is among the k best."""
     if len(scores) < k + patience:
         return False
-    return bool(scores[-patience:].max() < np.partition(scores, len(scores) - k)[len(scores) - k])
+    return bool(scores[-patience:].max() < _kth_best(scores, k))
+
+
+def _kth_best(scores: NDArray[np.float64], k: int) -> float:
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k])
 
 
 def rank(snapshot: Snapshot, documents: NDArray[np.int64], scores: NDArray[np.float64], k: int) -> list[Hit]:

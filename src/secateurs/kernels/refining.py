@@ -117,16 +117,19 @@ def score_refined(
     ends: NDArray[np.int64],
     k: int | None,
     check: Callable[[NDArray[np.int64], NDArray[np.int64]], None],
+    reached: float = -np.inf,
 ) -> NDArray[np.float64]:
     """The refined score of each document; with k, minus infinity for those that cannot be among the k best.
 
-    `check` is called with the documents' bounds before their codes are read.
+    `check` is called with the documents' bounds before their codes are read. `reached` is a score that k other
+    documents have at least.
     """
     contends = starts < ends
     if k is not None:
         coarse = maxsim.score(query.coarse, rows.rows, starts, ends, k, query.slack)
         if len(coarse) > k:
-            contends &= coarse >= np.partition(coarse, len(coarse) - k)[len(coarse) - k] - query.slack
+            reached = max(reached, np.partition(coarse, len(coarse) - k)[len(coarse) - k])
+        contends &= coarse >= reached - query.slack
     starts, ends = starts[contends], ends[contends]
     check(starts, ends)
     refined = np.empty(len(starts))

@@ -145,14 +145,19 @@ class Segment:
         if self._refinements is not None:
             self._refinements.check(starts, ends)
 
-    def score(self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
-        """Eq. 1 for each of the documents, on the stored embeddings; with k, only the k best need be right."""
+    def score(
+        self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None, reached: float = -np.inf
+    ) -> NDArray[np.float64]:
+        """Eq. 1 for each of the documents, on the stored embeddings; with k, only the k best need be right.
+
+        `reached` is a score that k other documents have at least.
+        """
         starts, ends = self.offsets[documents], self.offsets[documents + 1]
         before = disk_reads()
         self.embeddings.check(starts, ends)
         if isinstance(query, RefinedQuery):
             assert self._refinements is not None
-            scores = score_refined(query, self.rows, starts, ends, k, self._refinements.check)
+            scores = score_refined(query, self.rows, starts, ends, k, self._refinements.check, reached)
         else:
             scores = score(query, self.rows, starts, ends, k)
         self._note_disk(disk_reads() > before)

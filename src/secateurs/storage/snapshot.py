@@ -149,13 +149,18 @@ class Snapshot:
         kept: _T = self._kept_for_good.get(name) or self._kept_for_good.setdefault(name, make())
         return kept
 
-    def score(self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None) -> NDArray[np.float64]:
-        """Eq. 1 for each of the documents; with k, only the k best need be right."""
+    def score(
+        self, query: AnyQuery, documents: NDArray[np.int64], k: int | None = None, reached: float = -np.inf
+    ) -> NDArray[np.float64]:
+        """Eq. 1 for each of the documents; with k, only the k best need be right.
+
+        `reached` is a score that k other documents have at least.
+        """
         if len(self.segments) == 1:
-            return self.segments[0].score(query, documents, k)
+            return self.segments[0].score(query, documents, k, reached)
         scores = np.empty(len(documents))
         for segment, places, numbers in self.by_segment(documents):
-            scores[places] = segment.score(query, numbers, k)
+            scores[places] = segment.score(query, numbers, k, reached)
         return scores
 
     def similarities(self, query: EncodedText, docno: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
