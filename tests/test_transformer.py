@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from secateurs.encoders.bert import Bert, Input, read_weights
+from secateurs.encoders.bert import Bert, Input, read_layers, read_weights
 from secateurs.encoders.model_folder import wheel_folder
 from secateurs.encoders.networks import OnnxRuntime
 from secateurs.encoders.onnx_file import OnnxFile
@@ -360,6 +360,25 @@ def test_token_types_change_states(bert: Bert) -> None:
     plain, first, second = bert.states([text])[0], bert.states([text], [zeros])[0], bert.states([text], [ones])[0]
     np.testing.assert_array_equal(plain, first)
     assert np.abs(plain - second).max() > 0.01
+
+
+def test_a_file_of_layers_is_computed_instead_of_those_of_the_model(tmp_path: Path, bert: Bert) -> None:
+    path = wheel_folder() / "model.onnx"
+    layers = read_layers(OnnxFile(path))
+    text = Input(np.array(TEXTS[0]), len(TEXTS[0]))
+    np.savez(tmp_path / "same.npz", **layers)
+    np.testing.assert_array_equal(Bert(path, tmp_path / "same.npz").states([text])[0], bert.states([text])[0])
+
+    # Six layers, whose last neurons add nothing; and without these neurons.
+    half = {name: array[::2] for name, array in layers.items()}
+    half["outer.weight"] = np.where(np.arange(1536)[:, None] < 640, half["outer.weight"], 0)
+    np.savez(tmp_path / "half.npz", **half)
+    inner = {f"inner.{part}": half[f"inner.{part}"][..., :640] for part in ("weight", "scale", "bias")}
+    np.savez(tmp_path / "small.npz", **half | inner | {"outer.weight": half["outer.weight"][:, :640]})
+    of_half, of_small = (Bert(path, tmp_path / f"{name}.npz").states([text])[0] for name in ("half", "small"))
+    cosines = (of_half * of_small).sum(axis=1) / np.linalg.norm(of_half, axis=1) / np.linalg.norm(of_small, axis=1)
+    assert cosines.min() > 0.99  # neurons that add nothing widen the steps to which the others are rounded
+    assert np.abs(of_small - bert.states([text])[0]).max() > 0.5
 
 
 def test_a_file_that_is_no_int8_bert_is_named(tmp_path: Path) -> None:

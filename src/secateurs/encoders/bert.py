@@ -7,10 +7,10 @@ over the whole input. That is nearer to the network without rounding, and indepe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import local
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ from .onnx_file import OnnxFile
 _FOLD = np.float32(np.log2(np.e) / np.sqrt(HEAD))  # of attention's logits, which are powers of two here
 
 _TOKEN_TYPES = 2  # the table of places is there once for each
+# What a layer consists of, and the names of that in an ONNX file.
+_PRODUCTS = {
+    "attention": ("attention.self.query", "attention.self.key", "attention.self.value"),
+    "mixing": ("attention.output.dense",),
+    "inner": ("intermediate.dense",),
+    "outer": ("output.dense",),
+}
+_NORMS = {"mixing_norm": "attention.output.LayerNorm", "outer_norm": "output.LayerNorm"}
 
 
 class Input(NamedTuple):
@@ -37,8 +45,12 @@ class Input(NamedTuple):
 class Bert:
     """Token ids to states. Threads may share it: each has a work space of its own."""
 
-    def __init__(self, path: Path) -> None:
-        self._weights = read_weights(OnnxFile(path))
+    def __init__(self, path: Path, layers: Path | None = None) -> None:
+        """`layers` is a file of layers (see `read_layers`) that are computed instead of those in the ONNX file.
+
+        No model of the package has such a file: training/ measures other networks with it, by the same kernels.
+        """
+        self._weights = read_weights(OnnxFile(path), layers)
         self._local = local()
 
     @property
@@ -83,15 +95,16 @@ class Bert:
         return room
 
 
-def read_weights(file: OnnxFile) -> Weights:
-    """The weights of the file, or an error that says why it is not a BERT that can be computed here."""
-    bert = "bert." if "bert.embeddings.LayerNorm.weight" in file.arrays else ""
+def read_weights(file: OnnxFile, layers_file: Path | None = None) -> Weights:
+    """The weights of the file, or an error that says why it is not a BERT that can be computed here.
+
+    With a file of layers these are computed instead of its own; its words and places stay.
+    """
+    bert = _prefix(file)
     embeddings = f"{bert}embeddings."
     words = f"{embeddings}word_embeddings.weight"
-    layers = sum(name.endswith("intermediate.dense.bias") for name in file.arrays)
     try:
-        if not layers:
-            raise KeyError(f"{bert}encoder.layer.0.intermediate.dense.bias")
+        layers = read_layers(file) if layers_file is None else dict(np.load(layers_file))
         kinds, places = (file.unrounded(f"{embeddings}{name}_embeddings.weight") for name in ("token_type", "position"))
         scale, zero = (file.arrays[f"{words}_{name}"] for name in ("scale", "zero_point"))
         weights = Weights(
@@ -99,12 +112,12 @@ def read_weights(file: OnnxFile) -> Weights:
             word_scale=np.array([scale, zero], dtype=np.float32).reshape(2),
             places=np.concatenate([places + kind for kind in kinds]),
             first_norm=_norm(file, f"{embeddings}LayerNorm"),
-            attention=_product(file, bert, layers, [f"attention.self.{name}" for name in ("query", "key", "value")]),
-            mixing=_product(file, bert, layers, ["attention.output.dense"]),
-            mixing_norm=_norms(file, bert, layers, "attention.output.LayerNorm"),
-            inner=_product(file, bert, layers, ["intermediate.dense"]),
-            outer=_product(file, bert, layers, ["output.dense"]),
-            outer_norm=_norms(file, bert, layers, "output.LayerNorm"),
+            attention=_product(layers, "attention"),
+            mixing=_product(layers, "mixing"),
+            mixing_norm=layers["mixing_norm"],
+            inner=_product(layers, "inner"),
+            outer=_product(layers, "outer"),
+            outer_norm=layers["outer_norm"],
         )
     except KeyError as error:
         raise SecateursError(f"{file.path} is not an int8 BERT: it has no {error.args[0]}") from error
@@ -121,23 +134,42 @@ def read_weights(file: OnnxFile) -> Weights:
     return weights
 
 
-def _product(file: OnnxFile, bert: str, layers: int, names: Sequence[str]) -> Product:
-    """The weights of the products with these names side by side, for each layer."""
-    found = []
-    for layer in range(layers):
-        prefix = f"{bert}encoder.layer.{layer}."
-        parts = [file.factor(prefix + name) for name in names]
-        weights = np.concatenate([part for part, _ in parts], axis=1)  # (depth, columns)
-        scale = np.concatenate([scale for _, scale in parts])
-        bias = np.concatenate([file.arrays[f"{prefix}{name}.bias"] for name in names])
-        found.append((pack_weights(weights), scale, weights.sum(axis=0, dtype=np.int64) * scale, bias))
-    packed, *numbers = zip(*found, strict=True)
-    return Product(np.stack(packed), *(np.stack(rows).astype(np.float32) for rows in numbers))
+def read_layers(file: OnnxFile) -> dict[str, NDArray[Any]]:
+    """The arrays of a file of layers. Of each product, for all layers:
+
+    NAME.weight  (layers, depth, columns) int8
+    NAME.scale   (layers, columns) float32: of the columns of the weight
+    NAME.bias    (layers, columns) float32
+
+    and mixing_norm and outer_norm, (layers, 2, width) float32: gain and shift.
+    """
+    bert = _prefix(file)
+    layers = sum(name.endswith("intermediate.dense.bias") for name in file.arrays)
+    prefixes = [f"{bert}encoder.layer.{layer}." for layer in range(max(layers, 1))]  # without layers: name the first
+    found: dict[str, NDArray[Any]] = {}
+    for product, names in _PRODUCTS.items():  # side by side
+        rows = [
+            [(*file.factor(prefix + name), file.arrays[f"{prefix}{name}.bias"]) for name in names]
+            for prefix in prefixes
+        ]
+        for i, part in enumerate(("weight", "scale", "bias")):
+            arrays = [np.concatenate([row[i] for row in layer], axis=-1) for layer in rows]
+            found[f"{product}.{part}"] = np.stack(arrays)
+    for norm, name in _NORMS.items():
+        found[norm] = np.stack([_norm(file, prefix + name) for prefix in prefixes])
+    return found
+
+
+def _prefix(file: OnnxFile) -> str:
+    return "bert." if "bert.embeddings.LayerNorm.weight" in file.arrays else ""
+
+
+def _product(layers: Mapping[str, NDArray[Any]], name: str) -> Product:
+    weight, scale, bias = (layers[f"{name}.{part}"] for part in ("weight", "scale", "bias"))
+    sums = weight.sum(axis=1, dtype=np.int64) * scale
+    packed = np.stack([pack_weights(layer) for layer in weight])
+    return Product(packed, *(numbers.astype(np.float32) for numbers in (scale, sums, bias)))
 
 
 def _norm(file: OnnxFile, name: str) -> NDArray[np.float32]:
     return np.stack([file.arrays[f"{name}.weight"], file.arrays[f"{name}.bias"]])
-
-
-def _norms(file: OnnxFile, bert: str, layers: int, name: str) -> NDArray[np.float32]:
-    return np.stack([_norm(file, f"{bert}encoder.layer.{layer}.{name}") for layer in range(layers)])
