@@ -169,15 +169,11 @@ def train(examples: Examples, recipe: Recipe, chosen: np.ndarray | None = None) 
             return (q @ passage.mT + w * blank[..., None, :]).amax(-1).sum(-1)
 
         own = torch.stack([maxsim(d[:, i], never[:, i]) for i in range(CANDIDATES)], dim=-1)  # (B, 8)
-        target = torch.softmax(torch.from_numpy(teacher[batch]) / recipe.temperature, dim=-1)
-        loss = torch.nn.functional.kl_div((own * scale.exp()).log_softmax(-1), target, reduction="batchmean")
-        losses.append(loss.item())
-        if recipe.contrast:
-            best = teacher[batch].argmax(axis=1)
-            is_answer = torch.from_numpy((teacher[batch].max(axis=1) > 0) | examples.has_answer[batch])
-            everyone = torch.stack([maxsim(d[i, j], never[i, j]) for i, j in enumerate(best)], dim=-1)  # (B, B)
-            told = torch.nn.functional.cross_entropy(everyone * scale.exp(), torch.arange(len(batch)), reduction="none")
-            loss = loss + recipe.contrast * (told * is_answer).mean()
+        best = teacher[batch].argmax(axis=1)
+        everyone = torch.stack([maxsim(d[i, j], never[i, j]) for i, j in enumerate(best)], dim=-1)  # (B, B)
+        agreement, contrast = losses_of(own, everyone, teacher[batch], examples.has_answer[batch], scale, recipe)
+        losses.append(agreement.item())
+        loss = agreement + recipe.contrast * contrast
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -186,6 +182,22 @@ def train(examples: Examples, recipe: Recipe, chosen: np.ndarray | None = None) 
             last[0] += layer.detach()
     print(f"distillation {np.mean(losses[: steps // 5]):.4f} at first, {np.mean(losses[-steps // 5 :]):.4f} at last")
     return (last[0] / averaged).numpy().astype(np.float32)
+
+
+def losses_of(
+    own: torch.Tensor,  # (B, CANDIDATES): scores of each question's passages
+    everyone: torch.Tensor,  # (B, B): of each question with the best passage of every question
+    teacher: np.ndarray,  # (B, CANDIDATES)
+    has_answer: np.ndarray,  # (B,)
+    scale: torch.Tensor,  # log of the scores' inverse temperature
+    recipe: Recipe,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """How far the scores are from the teacher's, and how badly they tell a question's best passage from the others'."""
+    target = torch.softmax(torch.from_numpy(teacher) / recipe.temperature, dim=-1)
+    agreement = torch.nn.functional.kl_div((own * scale.exp()).log_softmax(-1), target, reduction="batchmean")
+    is_answer = torch.from_numpy((teacher.max(axis=1) > 0) | has_answer)
+    told = torch.nn.functional.cross_entropy(everyone * scale.exp(), torch.arange(len(own)), reduction="none")
+    return agreement, (told * is_answer).mean()
 
 
 class Judged:
