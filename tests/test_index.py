@@ -350,7 +350,7 @@ def test_closing_an_index_closes_its_files_at_once(tmp_path: Path) -> None:
     build_random(tmp_path / "i.sec", 20).close()
 
     def open_files() -> list[str]:
-        targets = [os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        targets = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
         return [target for target in targets if target.startswith(str(tmp_path))]
 
     gc.collect()
